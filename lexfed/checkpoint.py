@@ -1,0 +1,86 @@
+"""The server's state on disk: `state.json` says which file holds the arrays, and its hash."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lexfed.errors import CheckpointError, WireError
+from lexfed.federation import ServerState
+from lexfed.files import write_atomically
+from lexfed.params import Params
+from lexfed.wire import Message, below, decode, encode, under
+
+FORMAT = 1
+MANIFEST = "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    state: ServerState
+    observed: Mapping[str, Any]  # what was counted since the last round's record: a resumed run would miss it
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """The arrays first, under a name of their own; then the manifest that points to them, in one rename."""
+    state = checkpoint.state
+    data = encode(Message(_arrays(state)))
+    digest = blake2b(data, digest_size=16).hexdigest()
+    file = folder / f"state-{digest}.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, data)
+    manifest = {
+        "format": FORMAT,
+        "file": file.name,
+        "digest": digest,
+        "round": state.round,
+        "step": state.step,
+        "done": sorted(state.done),
+        "observed": dict(checkpoint.observed),
+    }
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
+    for other in folder.glob("state-*.safetensors"):
+        if other != file:
+            other.unlink()
+
+
+def load(folder: Path) -> Checkpoint:
+    manifest_path = folder / MANIFEST
+    if not manifest_path.is_file():
+        raise CheckpointError(f"there is no checkpoint in {folder}")
+    try:
+        manifest = json.loads(manifest_path.read_text())
+        if manifest["format"] != FORMAT:
+            raise CheckpointError(f"{manifest_path} is of format {manifest['format']}; this lexfed reads {FORMAT}")
+        data = (folder / manifest["file"]).read_bytes()
+        if blake2b(data, digest_size=16).hexdigest() != manifest["digest"]:
+            raise CheckpointError(f"{folder / manifest['file']} is damaged: it is not what was written")
+        arrays = decode(data).arrays
+        state = ServerState(
+            params=below("params", arrays),
+            opt_state=_slots(below("opt", arrays)),
+            mechanism_state=below("mechanism", arrays),
+            round=manifest["round"],
+            step=manifest["step"],
+            done=frozenset(manifest["done"]),
+        )
+        return Checkpoint(state, manifest["observed"])
+    except (OSError, ValueError, KeyError, TypeError, WireError) as error:
+        raise CheckpointError(f"the checkpoint in {folder} can't be read: {error}") from error
+
+
+def _arrays(state: ServerState) -> Params:
+    slots = {f"{slot}/{name}": value for slot, params in state.opt_state.items() for name, value in params.items()}
+    return {**under("params", state.params), **under("opt", slots), **under("mechanism", state.mechanism_state)}
+
+
+def _slots(arrays: Params) -> dict[str, Params]:
+    slots: dict[str, dict[str, Tensor]] = {}
+    for path, value in arrays.items():
+        slot, _, name = path.partition("/")
+        slots.setdefault(slot, {})[name] = value
+    return dict(slots)

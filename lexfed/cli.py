@@ -1,0 +1,150 @@
+"""The command line. It imports what a command needs when the command runs: `--help` must answer at once."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import click
+import typer
+
+from lexfed import __version__
+from lexfed.errors import LexfedError
+
+if TYPE_CHECKING:
+    from lexfed.config import Config
+    from lexfed.rundir import RunDir
+
+app = typer.Typer(
+    name="lexfed",
+    help="Federated NLP in which the vocabulary is the subject.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key: data.alpha=0.1")]
+
+
+def main() -> None:
+    """Errors of use are one line and exit code 2; Ctrl-C is 130."""
+    try:
+        code = app(standalone_mode=False)
+    except LexfedError as error:
+        _fail(str(error))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> None:
+    print(f"lexfed: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"lexfed {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file.", metavar="CONFIG.toml")],
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(help="Where results go; default runs/NAME-TIME.")] = None,
+) -> None:
+    """Train as CONFIG says, and write a run directory."""
+    from lexfed import config as configuration
+    from lexfed import rundir
+
+    parsed = configuration.load(config, settings or [])
+    directory = _run(parsed, out or rundir.default_path(parsed))
+    _print_results([directory])
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Where results go; default runs/demo-TIME.")] = None,
+) -> None:
+    """Twenty clients' film reviews, trained alone, together, and pooled: what does federation gain, and cost?"""
+    import time
+
+    from lexfed import config as configuration
+    from lexfed.rundir import refuse_existing
+
+    folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
+    refuse_existing(folder)
+    runs = []
+    for method in ("local_only", "fedavg", "centralised"):
+        parsed = configuration.load(_quick("fedavg"), [f"method={method}", f"name=demo-{method}"])
+        runs.append(_run(parsed, folder / method))
+    _print_results(runs)
+
+
+def _quick(name: str) -> Path:
+    """A shipped configuration: in the package when installed, in experiments/ in a checkout."""
+    here = Path(__file__).parent
+    installed = here / "quick" / f"{name}.toml"
+    return installed if installed.exists() else here.parent / "experiments" / "quick" / f"{name}.toml"
+
+
+def _run(config: "Config", out: Path) -> "RunDir":
+    from rich.console import Console
+
+    from lexfed import rundir
+    from lexfed.assembly import assemble
+    from lexfed.report import page, progress
+    from lexfed.session import Run, execute
+
+    console = Console()
+    rundir.refuse_existing(out)
+    assembly = assemble(config)  # everything that can be wrong with the input shows here, before anything is written
+    directory = rundir.create(out, config)
+    console.print(
+        f"{config.method} on {config.data.name}: {len(assembly.population)} clients, "
+        f"{len(assembly.population.train):,} texts, {assembly.method.rounds} rounds",
+        highlight=False,
+    )
+    progress.show(execute(Run(assembly, directory)), assembly.method.rounds, 0, console)
+    page.write(directory)
+    return directory
+
+
+def _print_results(runs: "list[RunDir]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lexfed.report.figures import LABELS, human
+
+    keys = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up", "bytes_down", "seconds")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method")
+    for key in keys:
+        table.add_column(LABELS[key], justify="right")
+    for directory in runs:
+        summary = directory.summary()
+        table.add_row(summary["method"], *(human(key, summary[key]) for key in keys))
+    console = Console()
+    console.print()
+    console.print(table)
+    console.print()
+    for directory in runs:
+        console.print(f"results: {directory.path}  (open {directory.report})", soft_wrap=True, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

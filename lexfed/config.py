@@ -1,0 +1,119 @@
+"""The configuration: strict TOML into frozen dataclasses. Each table is one dataclass, defined where it is used."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from lexfed.corpus.population import Data
+from lexfed.errors import ConfigError, nearest
+from lexfed.methods.evaluation import Evaluation
+from lexfed.methods.local_only import LocalOnly
+from lexfed.methods.training import Train
+from lexfed.models.bilstm import BiLSTM
+from lexfed.optim import ServerOptimizer
+from lexfed.privacy.sampling import Cohort
+from lexfed.vocabulary.word import Words
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, completely: the same configuration gives the same bits."""
+
+    name: str = "lexfed"
+    seed: int = 0
+    rounds: int = 10
+    method: Literal["fedavg", "local_only", "centralised"] = "fedavg"
+    data: Data = field(default_factory=Data)
+    vocabulary: Words = field(default_factory=Words)
+    model: BiLSTM = field(default_factory=BiLSTM)
+    cohort: Cohort = field(default_factory=Cohort)
+    train: Train = field(default_factory=Train)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    local_only: LocalOnly = field(default_factory=LocalOnly)
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError("rounds must be at least 1")
+        if not self.name or "/" in self.name:
+            raise ConfigError("name must be a plain word: it becomes part of a directory's name")
+
+
+def load(path: Path, settings: Sequence[str] = ()) -> Config:
+    """Read a TOML file, then apply `key=value` settings over it."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    for setting in settings:
+        _apply(table, setting)
+    return parse(table)
+
+
+def parse(table: Mapping[str, Any]) -> Config:
+    return _read(Config, table, "")
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration, defaults included: it can be run again."""
+    return tomli_w.dumps(_without_none(dataclasses.asdict(config)))
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+
+
+def _apply(table: dict[str, Any], setting: str) -> None:
+    """`data.alpha=0.1`: the value is TOML; what is not TOML is a string."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set wants key=value, not '{setting}'")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, last = key.strip().split(".")
+    for name in path:
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {setting}: '{name}' is not a table")
+    table[last] = value
+
+
+T = TypeVar("T")
+
+
+def _read(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a table: no unknown key, every value of its field's type."""
+    hints = get_type_hints(kind)
+    for key in table:
+        if key not in hints:
+            raise ConfigError(f"unknown key '{where}{key}'; {nearest(key, hints)}")
+    return kind(**{key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()})
+
+
+def _value(kind: Any, value: Any, key: str) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"'{key}' is a table: write [{key}], not {key} = {value!r}")
+        return _read(kind, value, f"{key}.")
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind) or isinstance(value, bool):
+            raise ConfigError(f"{key} = {value!r} is not known; {nearest(str(value), map(str, get_args(kind)))}")
+        return value
+    if get_origin(kind) in (Union, UnionType):
+        return _value(next(k for k in get_args(kind) if k is not NoneType), value, key)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+        raise ConfigError(f"{key} must be {names[kind]}, not {value!r}")
+    return value

@@ -1,0 +1,139 @@
+"""The `[data]` table: a corpus, its common test set, and its clients."""
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+from lexfed.corpus.loading import check_labels, load
+from lexfed.corpus.partition import dirichlet, iid
+from lexfed.corpus.text import Corpus, IntArray
+from lexfed.errors import ConfigError, DataError
+from lexfed.seeds import Seed, derive, numpy_generator
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is trained on, and how it is parted."""
+
+    name: str = "rotten_tomatoes"  # an embedded data set, or a parquet, csv or jsonl file
+    clients: int = 20
+    partition: Literal["iid", "dirichlet"] = "dirichlet"
+    alpha: float = 1.0  # dirichlet: smaller is more skewed
+    prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
+    test: float = 0.2  # share held out as the common test set, where the data has no split of its own
+    validation: float = 0.1  # share of the training texts kept apart to choose options on
+    limit: int | None = None  # at most so many training texts
+    classes: int | None = None  # default: as many as there are labels
+    text: str = "text"  # names of columns
+    label: str = "label"
+    user: str = "user"
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ConfigError("data.clients must be at least 1")
+        if not self.alpha > 0:
+            raise ConfigError(f"data.alpha must be above 0, not {self.alpha:g}; 0.1 is strong skew, 100 is almost none")
+        for name in ("test", "validation"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"data.{name} is a share: at least 0 and below 1")
+        for name in ("limit", "classes"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"data.{name} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Client:
+    """What one client holds: its texts, the common sets it is scored on, and its own secret."""
+
+    id: int
+    train: Corpus
+    common_validation: Corpus
+    common_test: Corpus
+    secret: Seed = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Population:
+    """All clients. They are made when asked for: ten thousand of them cost one list of row numbers."""
+
+    train: Corpus  # client after client
+    starts: IntArray  # (clients + 1,) where each begins
+    common_validation: Corpus
+    common_test: Corpus
+    classes: int
+    secret: Seed = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def size(self, client: int) -> int:
+        return int(self.starts[client + 1] - self.starts[client])
+
+    def client(self, client: int) -> Client:
+        rows = np.arange(self.starts[client], self.starts[client + 1])
+        # in a simulation one root stands for every client's own key
+        secret = derive(self.secret, "client", client)
+        return Client(client, self.train.take(rows), self.common_validation, self.common_test, secret)
+
+    def sampled(self, limit: int | None) -> "Population":
+        """The same clients, scored on at most `limit` texts of each common set, every class in its share."""
+        if limit is None:
+            return self
+        return replace(
+            self,
+            common_validation=stratified(self.common_validation, limit, derive(self.secret, "sample", "validation")),
+            common_test=stratified(self.common_test, limit, derive(self.secret, "sample", "test")),
+        )
+
+
+def build(data: Data, seed: Seed) -> Population:
+    corpus = load(data.name, data.text, data.label, data.user)
+    if corpus.label_column is None:
+        raise DataError(f"{data.name} has no label column '{data.label}'; set data.label")
+    classes = check_labels(corpus, data.classes, data.name)
+    train, test = split_test(corpus, data.test, derive(seed, "test"))
+    if data.limit is not None:
+        train = train.take(numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit])
+    train, validation = hold_out(train, data.validation, derive(seed, "validation"))
+    if data.clients > len(train):
+        raise DataError(f"{data.clients} clients but only {len(train)} training texts; lower data.clients")
+    if data.partition == "iid":
+        parts = iid(len(train), data.clients, derive(seed, "partition"))
+    else:
+        parts = dirichlet(train.labels, data.clients, data.alpha, data.prior, derive(seed, "partition"))
+    starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    return Population(train.take(np.concatenate(parts)), starts, validation, test, classes, seed)
+
+
+def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
+    """The data's own split where it has one (its test set stays as it is), else a held-out share."""
+    if corpus.splits is None:
+        return hold_out(corpus, share, seed)
+    train, test = corpus.where("splits", "train"), corpus.where("splits", "test")
+    if len(train) == 0 or len(test) == 0:
+        raise DataError("the column 'split' must name 'train' and 'test' rows")
+    return train, test
+
+
+def hold_out(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
+    """The rest, and a share of every class. A held-out text that occurs again in the rest is dropped from the rest."""
+    if share == 0:
+        return corpus, corpus.take(np.arange(0))
+    held = _of_every_class(corpus, share, seed)
+    texts = list(corpus)
+    known = {texts[i] for i in held}
+    rest = np.array([i for i, text in enumerate(texts) if text not in known], dtype=np.int64)
+    return corpus.take(rest), corpus.take(held)
+
+
+def stratified(corpus: Corpus, limit: int, seed: Seed) -> Corpus:
+    return corpus if len(corpus) <= limit else corpus.take(_of_every_class(corpus, limit / len(corpus), seed))
+
+
+def _of_every_class(corpus: Corpus, share: float, seed: Seed) -> IntArray:
+    """Positions of a share of every class, in their old order."""
+    rng = numpy_generator(seed)
+    labels = corpus.labels
+    classes = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+    return np.sort(np.concatenate([rows[: round(share * len(rows))] for rows in classes])).astype(np.int64)

@@ -1,0 +1,46 @@
+"""A corpus: texts that can be counted and read again and again, with what is known about each."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+Column = Any  # a pyarrow string column: read-only, shared by every corpus cut from it
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Rows of shared columns: ten thousand clients' corpora cost ten thousand row lists, not copies of the text."""
+
+    rows: IntArray
+    texts: Column
+    label_column: IntArray | None = None
+    users: Column | None = None
+    sources: Column | None = None
+    splits: Column | None = None
+    label_names: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self.rows), 1024):  # in pieces: a corpus may be larger than we want as Python strings
+            yield from self.texts.take(self.rows[start : start + 1024]).to_pylist()
+
+    @property
+    def labels(self) -> IntArray:
+        if self.label_column is None:
+            raise ValueError("this corpus has no labels")
+        return self.label_column[self.rows]
+
+    def take(self, positions: IntArray) -> "Corpus":
+        """The corpus of these positions, in their order."""
+        return replace(self, rows=self.rows[positions])
+
+    def where(self, column: str, value: str) -> "Corpus":
+        """The texts whose `users`, `sources` or `splits` entry is this one."""
+        entries = getattr(self, column).take(self.rows).to_pylist()
+        return self.take(np.array([i for i, entry in enumerate(entries) if entry == value], dtype=np.int64))

@@ -1,0 +1,161 @@
+"""The federation: asking clients, adding up what they say, and the loop of rounds that every method runs.
+
+    server program ── ask / total ──> runtime ──> handlers
+          │ <──────── replies, or their sum ────────┘
+          └─ yields ServerState ──> whoever consumes it
+
+A runtime is a function (`Ask`), and a sum is a function of it (`Total`). A method is two halves: handlers by verb on the
+client, a generator on the server. This module knows neither models nor text.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lexfed.corpus.population import Client
+from lexfed.optim import ServerOptimizer
+from lexfed.params import ParameterSplit, Params, Update, add
+from lexfed.privacy.mechanism import Mechanism
+from lexfed.privacy.sampling import Sampler
+from lexfed.seeds import Seed, derive
+from lexfed.wire import ClientId, Message, Meta, Verb, size, under, unpack
+
+# At most one reply per client, in the order asked; who is missing or malformed has dropped out.
+Requests = Mapping[ClientId, Message]
+Ask = Callable[[Verb, Requests], Iterator[tuple[ClientId, Message]]]
+
+
+@dataclass(frozen=True)
+class Sum:
+    """What a cohort's replies add up to."""
+
+    update: Update = field(default_factory=dict)
+    clients: int = 0
+    bytes_up: int = 0
+
+    def __add__(self, other: "Sum") -> "Sum":
+        clients, bytes_up = self.clients + other.clients, self.bytes_up + other.bytes_up
+        return Sum(add(self.update, other.update), clients, bytes_up)
+
+
+Total = Callable[[Verb, Requests], Sum]
+
+BLOCKS = 16
+
+
+def blocks(cohort: Sequence[ClientId]) -> list[Sequence[ClientId]]:
+    """The cohort in at most 16 runs of equal length: a function of the cohort alone, never of the workers.
+
+    Replies are added within a block, then the blocks in order. A block is the unit of work a worker takes, so only sums
+    cross process borders, and the result does not depend on who made them.
+    """
+    length = -(-len(cohort) // BLOCKS) or 1
+    return [cohort[start : start + length] for start in range(0, len(cohort), length)]
+
+
+def add_replies(replies: Iterator[tuple[ClientId, Message]]) -> Sum:
+    total = Sum()
+    for _, reply in replies:
+        total += Sum(unpack(reply.arrays), 1, size(reply))
+    return total
+
+
+def plain(ask: Ask) -> Total:
+    """Add up here, block by block."""
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        result = Sum()
+        for block in blocks(list(requests)):
+            result += add_replies(ask(verb, {client: requests[client] for client in block}))
+        return result
+
+    return total
+
+
+@dataclass(frozen=True)
+class Federation:
+    """All that a server program sees of the world."""
+
+    clients: Sequence[ClientId]
+    ask: Ask
+    total: Total
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server knows between two steps: exactly what a resumed run would miss."""
+
+    params: Params = field(default_factory=dict)
+    opt_state: Mapping[str, Params] = field(default_factory=dict)
+    mechanism_state: Params = field(default_factory=dict)
+    round: int = 0
+    step: int = 0  # counts yields: the server's clock
+    done: frozenset[str] = frozenset()
+
+
+Steps = Generator[ServerState, None, ServerState]
+
+
+def request(state: ServerState, ask: int, **meta: Meta) -> Message:
+    """The model, stamped with the clock: the state's step, and the number of this ask within the step."""
+    clock = {"step": state.step, "ask": ask, "round": state.round}
+    return Message(under("model", state.params), {**clock, **meta})
+
+
+def broadcast(state: ServerState, cohort: Sequence[ClientId]) -> Requests:
+    return dict.fromkeys(cohort, request(state, ask=0))
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The loop: choose a cohort, ask it to train, release what its sum says, take a step.
+
+    It contains no branch on method, runtime or defence: a new need is a layer on ask, a layer on a handler, or a Mechanism.
+    """
+
+    sampler: Sampler
+    mechanism: Mechanism
+    optimizer: ServerOptimizer
+    requests: Callable[[ServerState, Sequence[ClientId]], Requests] = broadcast
+
+    def __call__(self, federation: Federation, state: ServerState, until: int, seed: Seed) -> Steps:
+        while state.round < until:
+            here = derive(seed, "round", state.round)
+            cohort = self.sampler.sample(federation.clients, derive(here, "cohort"))
+            total = federation.total("train", self.requests(state, cohort))
+            expected = self.sampler.expected_size(len(federation.clients))
+            update, kept = self.mechanism.release(total.update, expected, state.mechanism_state, derive(here, "noise"))
+            params, slots = self.optimizer.step(state.params, update, state.opt_state)
+            state = replace(state, params=params, opt_state=slots, mechanism_state=kept)
+            state = replace(state, round=state.round + 1, step=state.step + 1)
+            yield state
+        return state
+
+
+def once(state: ServerState, name: str, work: Callable[[ServerState], ServerState]) -> Steps:
+    """One-off work between rounds, skipped by a run that resumes behind it."""
+    if name not in state.done:
+        after = work(state)
+        state = replace(after, step=state.step + 1, done=state.done | {name})
+        yield state
+    return state
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps between rounds. It never leaves the client."""
+
+    params: Params = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+Handler = Callable[[Message, Client, ClientState], tuple[Message, ClientState]]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Client half, server half, and the names that may never travel."""
+
+    client: Mapping[Verb, Handler]
+    server: Callable[[Federation, Seed, ServerState], Steps]
+    split: ParameterSplit
+    rounds: int

@@ -1,0 +1,1 @@
+"""The methods, one file each: what differs between them, and nothing else."""

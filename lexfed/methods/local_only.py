@@ -1,0 +1,53 @@
+"""Local-only: every client trains alone, on its own texts. What does joining gain?
+
+It is FedAvg in which every parameter is private: nothing but an example count travels. A round is one pass of
+every client, so `epochs` rounds give each client that many epochs, whatever the cohort.
+"""
+
+from dataclasses import dataclass
+
+from lexfed.corpus.population import Client
+from lexfed.errors import ConfigError
+from lexfed.federation import Federation, Method, Rounds, ServerState, Steps
+from lexfed.methods.evaluation import evaluator
+from lexfed.methods.parts import Parts
+from lexfed.methods.training import Trained, train, trainer
+from lexfed.params import ALL_PRIVATE, Params
+from lexfed.privacy.sampling import Everyone
+from lexfed.seeds import Seed, derive
+from lexfed.wire import Message
+
+
+@dataclass(frozen=True)
+class LocalOnly:
+    """The `[local_only]` table."""
+
+    epochs: int = 10  # FedeVocab's baseline
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigError("local_only.epochs must be at least 1")
+
+
+def local_only(parts: Parts, options: LocalOnly) -> Method:
+    task = parts.task
+
+    def start(client: Client) -> Params:
+        return task.init(derive(client.secret, "init"))
+
+    def update(params: Params, client: Client, message: Message, seed: Seed) -> Trained:
+        return train(task, params, task.examples(client.train), epochs=1, seed=seed)
+
+    def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
+        rounds = Rounds(Everyone(), parts.mechanism, parts.optimizer)
+        return (yield from rounds(federation, state, until=options.epochs, seed=seed))
+
+    return Method(
+        client={
+            "train": trainer(ALL_PRIVATE, start, update, parts.mechanism),
+            "evaluate": evaluator(task, parts.classes, ALL_PRIVATE, start),
+        },
+        server=server,
+        split=ALL_PRIVATE,
+        rounds=options.epochs,
+    )

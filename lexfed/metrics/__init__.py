@@ -1,0 +1,1 @@
+"""What is measured, as pure functions of what was observed."""

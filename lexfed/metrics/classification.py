@@ -1,0 +1,53 @@
+"""Accuracy of text classifiers on a common test set, told honestly.
+
+Global: each client's model on the common test set. Local: the same predictions, re-weighted to the client's own label
+shares, so that nothing is sampled and no training text can leak into it. Beside local accuracy always stands what the
+majority class alone would score: much of a "local" gain is the label prior.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+Confusion = npt.NDArray[np.int64]  # (C, C): rows are the true classes, columns the predicted ones
+
+
+def confusion_matrix(truth: npt.ArrayLike, guess: npt.ArrayLike, classes: int) -> Confusion:
+    pairs = np.asarray(truth, dtype=np.int64) * classes + np.asarray(guess, dtype=np.int64)
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+
+
+def accuracy(confusion: Confusion) -> float:
+    return float(np.trace(confusion) / confusion.sum())
+
+
+def class_accuracy(confusion: Confusion) -> FloatArray:
+    """The share of each class's texts that is right; 0 for a class without texts."""
+    return np.asarray(np.diag(confusion) / np.maximum(confusion.sum(1), 1), dtype=np.float64)
+
+
+def local_accuracy(confusion: Confusion, shares: FloatArray) -> float:
+    """sum_c p_k(c) * accuracy of class c."""
+    return float(shares @ class_accuracy(confusion))
+
+
+def majority_accuracy(shares: FloatArray) -> float:
+    """What a client scores on its own label shares by always saying its most frequent class."""
+    return float(shares.max())
+
+
+def macro_f1(confusion: Confusion) -> float:
+    hits, truths, guesses = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    return float(np.mean(2 * hits / np.maximum(truths + guesses, 1)))
+
+
+def label_shares(labels: npt.ArrayLike, classes: int) -> FloatArray:
+    counts = np.bincount(np.asarray(labels, dtype=np.int64), minlength=classes)
+    return np.asarray(counts / counts.sum(), dtype=np.float64)
+
+
+def geometric_mean(accuracies: Sequence[float], examples: int) -> float:
+    """Over clients, as FedeVocab reports it; a zero counts as half an example."""
+    return float(np.exp(np.mean(np.log(np.maximum(accuracies, 1 / (2 * examples))))))

@@ -1,0 +1,1 @@
+"""Models: functions of their parameters. A model holds no weights."""

@@ -1,0 +1,89 @@
+"""A bidirectional LSTM classifier: embed, read both ways, pool over the real words, classify."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from lexfed.errors import ConfigError
+from lexfed.models.model import Batch, dropout
+from lexfed.params import Params
+from lexfed.seeds import Seed, torch_generator
+
+EMBEDDING = "embedding.weight"
+_LSTM = tuple(
+    f"lstm.{kind}_l0{way}" for way in ("", "_reverse") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+)
+
+
+@dataclass(frozen=True)
+class BiLSTM:
+    """The `[model]` table. Defaults are FedeVocab's sizes (1,446,002 parameters above the embedding, two classes)."""
+
+    name: Literal["bilstm"] = "bilstm"
+    embedding: int = 300
+    hidden: int = 300
+    dropout: float = 0.5
+    pooling: Literal["mean", "attention"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.embedding < 1 or self.hidden < 1:
+            raise ConfigError("model.embedding and model.hidden must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("model.dropout is a share: at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class BiLSTMClassifier:
+    options: BiLSTM
+    classes: int
+
+    def init(self, vocab_size: int, seed: Seed) -> Params:
+        d, h = self.options.embedding, self.options.hidden
+        generator = torch_generator(seed)
+
+        def uniform(*shape: int, bound: float) -> Tensor:
+            return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+        params = {EMBEDDING: torch.empty(vocab_size, d).normal_(0, 0.1, generator=generator)}
+        shapes = {"weight_ih": (4 * h, d), "weight_hh": (4 * h, h), "bias_ih": (4 * h,), "bias_hh": (4 * h,)}
+        for name in _LSTM:
+            params[name] = uniform(*shapes[name.split(".")[1].split("_l0")[0]], bound=h**-0.5)
+        if self.options.pooling == "attention":
+            params["attention.query"] = uniform(2 * h, bound=(2 * h) ** -0.5)
+        params["output.weight"] = uniform(self.classes, 2 * h, bound=(2 * h) ** -0.5)
+        params["output.bias"] = torch.zeros(self.classes)
+        return params
+
+    def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+        generator = None if seed is None else torch_generator(seed)
+        packed = pack_padded_sequence(batch.ids, batch.lengths, batch_first=True)
+        ids, batch_sizes = packed.data, packed.batch_sizes  # (N,) the N real words, all first words first
+        x = dropout(F.embedding(ids, params[EMBEDDING]), self.options.dropout, generator)  # (N, d)
+        start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
+        states, _, _ = torch.lstm(
+            x, batch_sizes, (start, start), [params[name] for name in _LSTM], True, 1, 0.0, False, True
+        )  # (N, 2h)
+        text = torch.cat([torch.arange(int(n)) for n in batch_sizes])  # (N,) which text a word is of
+        pooled = dropout(self._pool(params, states, text, batch.lengths), self.options.dropout, generator)  # (B, 2h)
+        return F.linear(pooled, params["output.weight"], params["output.bias"])  # (B, C)
+
+    def _pool(self, params: Params, states: Tensor, text: Tensor, lengths: Tensor) -> Tensor:
+        empty = states.new_zeros(len(lengths), states.shape[1])
+        if self.options.pooling == "mean":
+            return empty.index_add(0, text, states) / lengths[:, None]
+        scores = torch.tanh(states) @ params["attention.query"]  # (N,)
+        # subtracting each text's largest score keeps exp in range; the constant leaves softmax as it is
+        largest = scores.new_full((len(lengths),), -torch.inf).scatter_reduce(0, text, scores.detach(), "amax")
+        weights = torch.exp(scores - largest[text])
+        total = scores.new_zeros(len(lengths)).index_add(0, text, weights)
+        return empty.index_add(0, text, states * weights[:, None]) / total[:, None]
+
+    def loss(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+        return F.cross_entropy(self.logits(params, batch, seed), batch.labels)
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        return self.logits(params, batch, None).argmax(1)

@@ -1,0 +1,65 @@
+"""What every model is, and the batches it reads."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from lexfed.params import Params
+from lexfed.seeds import Seed, torch_generator
+
+
+@dataclass(frozen=True)
+class Example:
+    ids: list[int]
+    label: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts sorted by length, longest first, as packing wants them."""
+
+    ids: Tensor  # (B, T) int64, padded with 0 behind each text's end
+    lengths: Tensor  # (B,) int64
+    labels: Tensor  # (B,) int64
+
+
+class Model(Protocol):
+    def init(self, vocab_size: int, seed: Seed) -> Params: ...
+    def loss(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+        """The mean loss of the batch. `seed` is dropout's; None means no dropout."""
+
+    def predict(self, params: Params, batch: Batch) -> Tensor:
+        """The class of each text, (B,)."""
+
+
+def collate(examples: Sequence[Example]) -> Batch:
+    ordered = sorted(examples, key=lambda example: -len(example.ids))
+    lengths = torch.tensor([len(example.ids) for example in ordered])
+    ids = torch.zeros(len(ordered), int(lengths.max()), dtype=torch.int64)
+    for row, example in zip(ids, ordered, strict=True):
+        row[: len(example.ids)] = torch.tensor(example.ids)
+    return Batch(ids, lengths, torch.tensor([example.label for example in ordered]))
+
+
+def shuffled(examples: Sequence[Example], size: int, seed: Seed) -> Iterator[Batch]:
+    """One epoch in random order."""
+    order = torch.randperm(len(examples), generator=torch_generator(seed)).tolist()
+    for start in range(0, len(order), size):
+        yield collate([examples[i] for i in order[start : start + size]])
+
+
+def by_length(examples: Sequence[Example], size: int) -> Iterator[Batch]:
+    """All examples, neighbours in length together: the order for evaluation, where it does not matter."""
+    ordered = sorted(examples, key=lambda example: len(example.ids))
+    for start in range(0, len(ordered), size):
+        yield collate(ordered[start : start + size])
+
+
+def dropout(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
+    """Inverted dropout from its own generator: nothing reads torch's global one."""
+    if generator is None or rate == 0:
+        return x
+    return x * torch.empty_like(x).bernoulli_(1 - rate, generator=generator).div_(1 - rate)

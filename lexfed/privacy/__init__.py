@@ -1,0 +1,1 @@
+"""Who takes part, and what is done to updates so that they say less."""

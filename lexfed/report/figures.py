@@ -1,0 +1,48 @@
+"""How figures are written for people: one place, so that terminal, report and README agree."""
+
+from collections.abc import Mapping
+from typing import Any
+
+# key of summary.json -> what people call it
+LABELS: Mapping[str, str] = {
+    "method": "method",
+    "rounds": "rounds",
+    "clients": "clients",
+    "global_accuracy": "global accuracy",
+    "global_accuracy_mean": "global accuracy (arithmetic mean)",
+    "local_accuracy": "local accuracy",
+    "local_majority_accuracy": "majority class alone",
+    "macro_f1": "macro F1",
+    "unseen_accuracy": "unseen clients' accuracy",
+    "bytes_up": "sent up",
+    "bytes_down": "sent down",
+    "bytes_up_per_client_round": "up, per client and round",
+    "parameters_shared": "parameters that travel",
+    "parameters_private": "parameters that stay (per client)",
+    "vocabulary_size": "words in the vocabulary",
+    "epsilon_this_run": "epsilon of this run",
+    "seconds": "seconds",
+    "stopped": "ended",
+}
+
+
+def human(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if key.startswith("bytes"):
+        return size(value)
+    if "accuracy" in key or key == "macro_f1":
+        return f"{100 * value:.1f} %"
+    if key == "seconds":
+        return f"{value:.1f}"
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -1,0 +1,105 @@
+"""The HTML report of one run: one file without scripts or links to elsewhere, so that it can be mailed and archived."""
+
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from lexfed.files import write_atomically
+from lexfed.report.figures import LABELS, human
+from lexfed.rundir import Record, RunDir
+
+BLUE, ORANGE, GREY = "#2563eb", "#d97706", "#6b7280"
+
+STYLE = """
+:root { color-scheme: light }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937 }
+h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin-top: 2.2rem }
+p.sub { color: #6b7280; margin-top: .2rem }
+.cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0 }
+.card { border: 1px solid #e5e7eb; border-radius: .6rem; padding: .6rem 1rem; min-width: 8.5rem }
+.card b { display: block; font-size: 1.4rem } .card span { color: #6b7280; font-size: .85rem }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }
+.plots svg { width: 100%; height: auto }
+table { border-collapse: collapse } td { padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #f3f4f6 }
+td:last-child { font-variant-numeric: tabular-nums } pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
+"""
+
+
+def write(run: RunDir, path: Path | None = None) -> Path:
+    target = path or run.report
+    config = (run.path / "config.toml").read_text()
+    write_atomically(target, page(run.summary(), run.records(), config).encode())
+    return target
+
+
+def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> str:
+    title = html.escape(f"{summary['name']}: {summary['method']}")
+    rows = [(LABELS[key], human(key, summary[key])) for key in LABELS if summary[key] is not None]
+    table = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in rows)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title><style>{STYLE}</style></head><body>
+<h1>{title}</h1>
+<p class="sub">{summary["clients"]} clients, {summary["rounds"]} rounds, seed {summary["seed"]}</p>
+<div class="cards">{"".join(_cards(summary))}</div>
+<div class="plots">{"".join(_plots(records))}</div>
+<h2>All figures</h2><table>{table}</table>
+<p class="sub">Global: each client's model on the common test set, geometric mean over clients. Local: the same predictions,
+re-weighted to each client's own label shares. Majority: what always saying one's most frequent class would score there.</p>
+<h2>Configuration</h2><pre>{html.escape(config)}</pre>
+</body></html>
+"""
+
+
+def _cards(summary: Mapping[str, Any]) -> list[str]:
+    keys = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up", "seconds")
+    return [
+        f'<div class="card"><b>{human(key, summary[key])}</b><span>{LABELS[key]}</span></div>'
+        for key in keys
+        if summary[key] is not None
+    ]
+
+
+def _plots(records: Sequence[Record]) -> list[str]:
+    scored = [record for record in records if record["metrics"]]
+    rounds = [record["round"] for record in scored]
+
+    def accuracy(axes: Any) -> None:
+        for key, label, colour in (
+            ("global_accuracy", "global", BLUE),
+            ("local_accuracy", "local", ORANGE),
+            ("local_majority_accuracy", "majority class", GREY),
+        ):
+            axes.plot(rounds, [100 * r["metrics"][key] for r in scored], ".-", label=label, color=colour)
+        axes.legend(frameon=False)
+
+    def loss(axes: Any) -> None:
+        points = [(record["round"], record["loss"]) for record in records if record["loss"] is not None]
+        axes.plot(*zip(*points, strict=True), color=BLUE) if points else None
+
+    def traffic(axes: Any) -> None:
+        for key, label, colour in (("bytes_up", "up", BLUE), ("bytes_down", "down", ORANGE)):
+            sent = [sum(r[key] for r in records[: i + 1]) / 1e6 for i in range(len(records))]
+            axes.plot([record["round"] for record in records], sent, label=label, color=colour)
+        axes.legend(frameon=False)
+
+    plots = [_svg("Training loss", loss), _svg("Sent so far, MB", traffic)]
+    return [_svg("Accuracy, %", accuracy), *plots] if scored else plots
+
+
+def _svg(title: str, draw: Callable[[Any], None]) -> str:
+    figure = Figure(figsize=(4.6, 3.2), layout="constrained")  # no pyplot: it keeps global state
+    axes = figure.add_subplot()
+    draw(axes)
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel("round")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg")
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

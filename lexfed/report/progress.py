@@ -1,0 +1,53 @@
+"""A run as it happens: a bar on a terminal, a line per round elsewhere."""
+
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from lexfed.report.figures import size
+from lexfed.rundir import Record
+
+
+def show(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
+    """Consume a run's records. `done` rounds were there before."""
+    if console.is_terminal:
+        _show_bar(records, rounds, done, console)
+    else:
+        _show_lines(records, rounds, done, console)
+
+
+def _show_bar(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[figures]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=rounds, completed=done, figures="starting")
+        sent, accuracy = 0, None
+        for record in records:
+            sent += record["bytes_up"] + record["bytes_down"]
+            accuracy = record["metrics"].get("global_accuracy", accuracy)
+            progress.update(task, completed=record["round"], figures=_figures(record["loss"], accuracy, sent))
+
+
+def _show_lines(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
+    started, sent = time.perf_counter(), 0
+    for record in records:
+        sent += record["bytes_up"] + record["bytes_down"]
+        figures = _figures(record["loss"], record["metrics"].get("global_accuracy"), sent)
+        left = (time.perf_counter() - started) / (record["round"] - done) * (rounds - record["round"])
+        console.print(f"round {record['round']}/{rounds}  {figures}  {left:.0f} s left", soft_wrap=True, highlight=False)
+
+
+def _figures(loss: float | None, accuracy: float | None, sent: int) -> str:
+    parts = [f"loss {loss:.3f}" if loss is not None else "nobody came"]
+    if accuracy is not None:
+        parts.append(f"accuracy {100 * accuracy:.1f} %")
+    return "  ".join([*parts, f"sent {size(sent)}"])

@@ -1,0 +1,107 @@
+"""The run directory: a contract that scripts rely on.
+
+config.toml      resolved, re-runnable           checkpoint/    the server's state and the clients' private ones
+rounds.jsonl     one line per round              artifacts/     the model and its vocabulary
+summary.json     the figures, keys always there  report.html    the same for people
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lexfed.config import Config, load, to_toml
+from lexfed.errors import ConfigError
+from lexfed.files import write_atomically
+
+Record = dict[str, Any]  # one line of rounds.jsonl
+
+# Always present in summary.json; null where meaningless.
+SUMMARY_KEYS = (
+    "name", "method", "seed", "rounds", "clients", "seconds", "stopped",
+    "bytes_up", "bytes_down", "bytes_up_per_client_round", "parameters_shared", "parameters_private",
+    "epsilon_this_run", "epsilon_deployment", "delta",
+    "global_accuracy", "global_accuracy_mean", "local_accuracy", "local_majority_accuracy", "macro_f1", "unseen_accuracy",
+    "vocabulary_size", "single_source_words", "heldout_loss", "centralised_heldout_loss", "alone_heldout_loss",
+    "untrained_heldout_loss", "wordsim353", "simlex999", "neighbours",
+    "word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "tokenizer_switches", "before_switch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunDir:
+    path: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "checkpoint"
+
+    @property
+    def clients(self) -> Path:
+        return self.checkpoint / "clients"
+
+    @property
+    def artifacts(self) -> Path:
+        return self.path / "artifacts"
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def config(self) -> Config:
+        return load(self.path / "config.toml")
+
+    def write_config(self, config: Config) -> None:
+        write_atomically(self.path / "config.toml", to_toml(config).encode())
+
+    def append(self, record: Record) -> None:
+        with (self.path / "rounds.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def records(self) -> list[Record]:
+        path = self.path / "rounds.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def truncate(self, rounds: int) -> list[Record]:
+        """Keep the records up to this round: what came after the checkpoint will happen again."""
+        kept = [record for record in self.records() if record["round"] <= rounds]
+        write_atomically(self.path / "rounds.jsonl", "".join(json.dumps(record) + "\n" for record in kept).encode())
+        return kept
+
+    def write_summary(self, figures: Mapping[str, Any]) -> None:
+        unknown = figures.keys() - set(SUMMARY_KEYS)
+        if unknown:
+            raise ValueError(f"not in the contract of summary.json: {', '.join(sorted(unknown))}")
+        summary = {key: figures.get(key) for key in SUMMARY_KEYS}
+        write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+
+    def summary(self) -> dict[str, Any]:
+        path = self.path / "summary.json"
+        if not path.is_file():
+            raise ConfigError(f"{self.path} holds no finished run (no summary.json)")
+        summary: dict[str, Any] = json.loads(path.read_text())
+        return summary
+
+
+def default_path(config: Config) -> Path:
+    return Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise ConfigError(f"{path} exists already; choose another --out, or continue it with: lexfed run {path} --resume")
+
+
+def create(path: Path, config: Config) -> RunDir:
+    refuse_existing(path)
+    run = RunDir(path)
+    try:
+        run.path.mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{path} can't be made: {error.strerror}") from error
+    run.write_config(config)
+    return run

@@ -1,0 +1,62 @@
+"""Counting what crosses the wire, from the messages themselves: a layer around a federation."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lexfed.federation import Federation, Requests, Sum
+from lexfed.params import Rows
+from lexfed.wire import ClientId, Message, Verb, size
+
+
+@dataclass
+class Tally:
+    """What was seen since the last round's record. Evaluation is counted apart: a deployment need not do it."""
+
+    clients: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    evaluation_bytes_up: int = 0
+    evaluation_bytes_down: int = 0
+    loss: float | None = None
+    seconds: float = 0.0
+
+
+def metered(federation: Federation, tally: Tally) -> Federation:
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        _count_down(tally, verb, requests)
+        for client, reply in federation.ask(verb, requests):
+            _count_up(tally, verb, size(reply))
+            yield client, reply
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        _count_down(tally, verb, requests)
+        result = federation.total(verb, requests)
+        _count_up(tally, verb, result.bytes_up)
+        tally.clients += result.clients
+        tally.loss = _mean_loss(result)
+        return result
+
+    return Federation(federation.clients, ask, total)
+
+
+def _count_down(tally: Tally, verb: Verb, requests: Requests) -> None:
+    sizes = {id(message): size(message) for message in {id(m): m for m in requests.values()}.values()}
+    down = sum(sizes[id(message)] for message in requests.values())
+    if verb == "evaluate":
+        tally.evaluation_bytes_down += down
+    else:
+        tally.bytes_down += down
+
+
+def _count_up(tally: Tally, verb: Verb, up: int) -> None:
+    if verb == "evaluate":
+        tally.evaluation_bytes_up += up
+    else:
+        tally.bytes_up += up
+
+
+def _mean_loss(total: Sum) -> float | None:
+    loss, weight = total.update.get("loss"), total.update.get("weight")
+    if loss is None or weight is None or isinstance(loss, Rows) or isinstance(weight, Rows):
+        return None
+    return (loss / weight).item()

@@ -1,0 +1,1 @@
+"""Where words come from: vocabularies, and the tokenizers that use them."""

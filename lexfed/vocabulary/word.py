@@ -1,0 +1,93 @@
+"""Word-level vocabularies."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from lexfed.corpus.loading import load
+from lexfed.corpus.text import Corpus
+from lexfed.errors import ConfigError, DataError
+
+UNKNOWN = "<unk>"
+_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words, and runs of punctuation, of any script."""
+    return _WORD.findall(text.lower())
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens and how often each occurred where the vocabulary was made; a token's place is its id."""
+
+    tokens: tuple[str, ...]
+    counts: tuple[int, ...]
+    version: int = 1
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def ids(self) -> Mapping[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+
+class Tokenizer(Protocol):
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+    def encode(self, text: str) -> list[int]: ...
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+
+@dataclass(frozen=True)
+class WordTokenizer:
+    """One id per word; a word the vocabulary lacks is id 0, `<unk>`. An empty text is one unknown word."""
+
+    vocabulary: Vocabulary
+
+    def encode(self, text: str) -> list[int]:
+        ids = self.vocabulary.ids
+        return [ids.get(word, 0) for word in words(text)] or [0]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(self.vocabulary.tokens[i] for i in ids)
+
+
+def count_words(corpus: Corpus) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in corpus:
+        counts.update(words(text))
+    return counts
+
+
+def most_frequent(counts: Mapping[str, int], size: int, minimum: int) -> Vocabulary:
+    """The words with at least `minimum` occurrences, most frequent first (ties in alphabetical order)."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    kept = [(word, n) for word, n in ranked if n >= minimum][: size - 1]
+    rest = sum(counts.values()) - sum(n for _, n in kept)
+    return Vocabulary((UNKNOWN, *(word for word, _ in kept)), (rest, *(n for _, n in kept)))
+
+
+@dataclass(frozen=True)
+class Words:
+    """The `[vocabulary]` table: one word list that server and clients know."""
+
+    corpus: str = "clients"  # "clients" pools all clients' words: it shows them to the server. Else: public text
+    size: int = 20_000
+    minimum: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size < 2 or self.minimum < 1:
+            raise ConfigError("vocabulary.size must be at least 2 and vocabulary.minimum at least 1")
+
+
+def build(options: Words, clients: Corpus) -> Vocabulary:
+    corpus = clients if options.corpus == "clients" else load(options.corpus)
+    vocabulary = most_frequent(count_words(corpus), options.size, options.minimum)
+    if len(vocabulary) == 1:
+        raise DataError(f"no word occurs {options.minimum} times; lower vocabulary.minimum")
+    return vocabulary

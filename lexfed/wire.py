@@ -1,0 +1,180 @@
+"""The wire is a type: what is not in a `Message` was not sent.
+
+Byte counts, leak tests and attacks all read messages. A message travels as one safetensors file (arrays; blobs as byte
+arrays; meta as JSON in the header): no pickle, and any tool can read what was sent.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import safetensors
+import torch
+from torch import Tensor
+
+from lexfed.errors import PrivacyError, WireError
+from lexfed.params import ParameterSplit, Params, Rows, Update
+
+Verb = str
+ClientId = int
+Meta = int | float | str
+Direction = Literal["down", "up"]
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    arrays: Mapping[str, Tensor] = field(default_factory=dict)
+    meta: Mapping[str, Meta] = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names a message may hold. One that ends in "/" allows everything below it."""
+
+    arrays: tuple[str, ...] = ()
+    meta: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+
+
+# Every request carries the server's clock: the step of its state, and the number of the ask within that step.
+CLOCK = ("step", "ask", "round")
+
+# Each verb: what goes down, what comes up. Decoders, the outgoing policy and the fuzzers read this table.
+VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
+    "train": {
+        "down": Names(arrays=("model/",), meta=CLOCK),
+        "up": Names(arrays=("delta/", "weight", "loss")),
+    },
+    "evaluate": {
+        "down": Names(arrays=("model/",), meta=(*CLOCK, "split")),
+        "up": Names(arrays=("accuracy", "local_accuracy", "majority_accuracy", "macro_f1", "texts", "parameters_private")),
+    },
+}
+
+
+def check(verb: Verb, direction: Direction, message: Message) -> None:
+    """Raise if the message holds a name that its verb does not allow in this direction."""
+    if verb not in VERBS:
+        raise WireError(f"unknown verb '{verb}'")
+    allowed = VERBS[verb][direction]
+    for kind, names in (("arrays", message.arrays), ("meta", message.meta), ("blobs", message.blobs)):
+        known: tuple[str, ...] = getattr(allowed, kind)
+        for name in names:
+            if name not in known and not any(k.endswith("/") and name.startswith(k) for k in known):
+                raise WireError(f"'{verb}' {direction} may not hold '{name}' in its {kind}")
+
+
+def check_outgoing(verb: Verb, message: Message, split: ParameterSplit) -> None:
+    """The last gate on the client: nothing outside the verb's table, and no private name, under any prefix."""
+    check(verb, "up", message)
+    for name in (*message.arrays, *message.blobs):
+        parameter = name.partition("/")[2].partition("#")[0]
+        if parameter and split.is_private(parameter):
+            raise PrivacyError(f"private parameter '{parameter}' was about to be sent with '{verb}'; nothing was sent")
+
+
+def under(prefix: str, params: Params) -> Params:
+    return {f"{prefix}/{name}": value for name, value in params.items()}
+
+
+def below(prefix: str, arrays: Params) -> Params:
+    start = f"{prefix}/"
+    return {name[len(start) :]: value for name, value in arrays.items() if name.startswith(start)}
+
+
+def pack(update: Update) -> Params:
+    """An update as arrays: rows travel as their ids and their values."""
+    arrays: dict[str, Tensor] = {}
+    for name, value in update.items():
+        if isinstance(value, Rows):
+            arrays |= {f"{name}#ids": value.ids, f"{name}#values": value.values}
+        else:
+            arrays[name] = value
+    return arrays
+
+
+def unpack(arrays: Params) -> Update:
+    update: dict[str, Tensor | Rows] = {}
+    for name, value in arrays.items():
+        base, _, part = name.partition("#")
+        if part == "ids":
+            update[base] = Rows(value, arrays[f"{base}#values"])
+        elif not part:
+            update[base] = value
+    return update
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+_BLOB = "blob:"
+_META = "lexfed"
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_TORCH = {code: dtype for dtype, code in _DTYPES.items()}
+
+
+def _tensors(message: Message) -> dict[str, Tensor]:
+    blobs = {_BLOB + name: torch.frombuffer(bytearray(b), dtype=torch.uint8) if b else torch.empty(0, dtype=torch.uint8)
+             for name, b in message.blobs.items()}  # fmt: skip
+    # widest first, so that every array lies aligned
+    return dict(sorted({**message.arrays, **blobs}.items(), key=lambda item: (-item[1].element_size(), item[0])))
+
+
+def _header(tensors: Mapping[str, Tensor], meta: Mapping[str, Meta]) -> bytes:
+    """A safetensors header: https://github.com/huggingface/safetensors#format"""
+    entries: dict[str, Any] = {"__metadata__": {_META: json.dumps(dict(meta), sort_keys=True)}}
+    start = 0
+    for name, tensor in tensors.items():
+        end = start + tensor.nbytes
+        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def size(message: Message) -> int:
+    """The length of `encode(message)`, without copying an array."""
+    tensors = _tensors(message)
+    return 8 + len(_header(tensors, message.meta)) + sum(tensor.nbytes for tensor in tensors.values())
+
+
+def encode(message: Message) -> bytes:
+    tensors = _tensors(message)
+    header = _header(tensors, message.meta)
+    parts = [len(header).to_bytes(8, "little"), header]
+    parts += [tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Message:
+    """The message again; anything that is not one raises `WireError`, whatever the bytes."""
+    try:
+        entries = dict(safetensors.deserialize(data))
+        length = int.from_bytes(data[:8], "little")
+        meta = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_META])
+        tensors = {name: _tensor(entry) for name, entry in entries.items()}
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise WireError(f"not a lexfed message: {error}") from error
+    if not isinstance(meta, dict) or not all(isinstance(value, Meta) for value in meta.values()):
+        raise WireError("not a lexfed message: meta is not a table of numbers and strings")
+    blobs = {n.removeprefix(_BLOB): bytes(t.numpy().tobytes()) for n, t in tensors.items() if n.startswith(_BLOB)}
+    return Message({n: t for n, t in tensors.items() if not n.startswith(_BLOB)}, meta, blobs)
+
+
+def _tensor(entry: Mapping[str, Any]) -> Tensor:
+    dtype, shape = _TORCH[entry["dtype"]], entry["shape"]
+    if 0 in shape:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(entry["data"], dtype=dtype).reshape(shape)
