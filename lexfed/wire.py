@@ -161,7 +161,7 @@ def encode(message: Message) -> bytes:
 def decode(data: bytes) -> Message:
     """The message again; anything that is not one raises `WireError`, whatever the bytes."""
     try:
-        entries = dict(safetensors.deserialize(data))
+        entries = dict(safetensors.deserialize(data))  # type: ignore[no-untyped-call]
         length = int.from_bytes(data[:8], "little")
         meta = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_META])
         tensors = {name: _tensor(entry) for name, entry in entries.items()}

@@ -102,9 +102,7 @@ def _with_labels(corpus: Corpus, column: Any, where: str) -> Corpus:
 
 
 def _numbers(column: Any) -> IntArray:
-    return np.asarray(column.to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.to_numpy()).astype(
-        np.int64
-    )
+    return np.asarray(column).astype(np.int64)
 
 
 def check_labels(corpus: Corpus, classes: int | None, where: str) -> int:

@@ -46,9 +46,9 @@ def _shares(rng: np.random.Generator, weights: npt.NDArray[np.float64]) -> npt.N
     some = weights > 0
     logs[some] = np.log(rng.gamma(weights[some] + 1)) + np.log1p(-rng.random(int(some.sum()))) / weights[some]
     if not np.isfinite(logs.max()):  # alpha so small that even logarithms overflow: all the mass on one class
-        logs = np.where(some, 0.0, -np.inf) + np.where(np.arange(len(weights)) == rng.choice(np.flatnonzero(some)), 0, -1e9)
+        logs[rng.choice(np.flatnonzero(some), p=weights[some] / weights[some].sum())] = 0.0
     shares = np.exp(logs - logs.max())
-    return shares / shares.sum()
+    return np.asarray(shares / shares.sum(), dtype=np.float64)
 
 
 def _draw(rng: np.random.Generator, size: int, shares: npt.NDArray[np.float64], left: IntArray) -> IntArray:

@@ -25,7 +25,8 @@ p.sub { color: #6b7280; margin-top: .2rem }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }
 .plots svg { width: 100%; height: auto }
 table { border-collapse: collapse } td { padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #f3f4f6 }
-td:last-child { font-variant-numeric: tabular-nums } pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
+td:last-child { font-variant-numeric: tabular-nums }
+pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
 """
 
 

