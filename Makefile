@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,tensorboard]'
 	touch $@ $(READY)
 
 clean:

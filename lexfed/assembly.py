@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from lexfed.config import Config
 from lexfed.corpus import population
 from lexfed.corpus.population import Population
+from lexfed.errors import DataError
 from lexfed.federation import Method
 from lexfed.methods.centralised import centralised
 from lexfed.methods.fedavg import fedavg
@@ -22,7 +23,7 @@ from lexfed.vocabulary.word import WordTokenizer
 METHODS: Mapping[str, Callable[[Config, Parts], Method]] = {
     "fedavg": lambda config, parts: fedavg(parts),
     "local_only": lambda config, parts: local_only(parts, config.local_only),
-    "centralised": lambda config, parts: centralised(parts),
+    "centralised": lambda config, parts: centralised(parts, config.centralised),
 }
 
 
@@ -36,10 +37,13 @@ class Assembly:
 
 def assemble(config: Config) -> Assembly:
     secret = root(config.seed)
-    data = replace(config.data, clients=1) if config.method == "centralised" else config.data
-    everyone = population.build(data, derive(secret, "data"))
-    everyone = everyone.sampled(config.evaluation.limit)
-    tokenizer = WordTokenizer(word.build(config.vocabulary, everyone.train))
+    data = config.data
+    if config.method == "centralised":  # one client that holds everything
+        data = replace(data, clients=1, unseen=0, partition="iid")
+    everyone = population.build(data, derive(secret, "data")).sampled(config.evaluation.limit)
+    if everyone.classes == 0:
+        raise DataError(f"{data.name} has no label column '{data.label}'; set data.label")
+    tokenizer = WordTokenizer(word.build(config.vocabulary, everyone.seen_text))
     parts = Parts(
         task=Task(BiLSTMClassifier(config.model, everyone.classes), tokenizer, config.train),
         classes=everyone.classes,

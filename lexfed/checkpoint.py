@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ MANIFEST = "state.json"
 @dataclass(frozen=True)
 class Checkpoint:
     state: ServerState
-    observed: Mapping[str, Any]  # what was counted since the last round's record: a resumed run would miss it
+    closes_round: bool = False  # the state ends a round, whose record is due
+    tally: Mapping[str, Any] = field(default_factory=dict)  # what was counted since the last record
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -40,7 +41,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "round": state.round,
         "step": state.step,
         "done": sorted(state.done),
-        "observed": dict(checkpoint.observed),
+        "closes_round": checkpoint.closes_round,
+        "tally": dict(checkpoint.tally),
     }
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
     for other in folder.glob("state-*.safetensors"):
@@ -68,7 +70,7 @@ def load(folder: Path) -> Checkpoint:
             step=manifest["step"],
             done=frozenset(manifest["done"]),
         )
-        return Checkpoint(state, manifest["observed"])
+        return Checkpoint(state, manifest["closes_round"], manifest["tally"])
     except (OSError, ValueError, KeyError, TypeError, WireError) as error:
         raise CheckpointError(f"the checkpoint in {folder} can't be read: {error}") from error
 

@@ -11,7 +11,6 @@ from lexfed import __version__
 from lexfed.errors import LexfedError
 
 if TYPE_CHECKING:
-    from lexfed.config import Config
     from lexfed.rundir import RunDir
 
 app = typer.Typer(
@@ -63,16 +62,26 @@ def _options(
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file.", metavar="CONFIG.toml")],
+    config: Annotated[Path, typer.Argument(help="A TOML file; with --resume, a run directory.", metavar="CONFIG.toml|RUN")],
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(help="Where results go; default runs/NAME-TIME.")] = None,
+    workers: Annotated[int, typer.Option(min=0, help="Worker processes; changes the time, never the result.")] = 0,
+    record_wire: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep every message, for an auditor.")] = None,
+    from_: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
 ) -> None:
     """Train as CONFIG says, and write a run directory."""
-    from lexfed import config as configuration
-    from lexfed import rundir
+    from lexfed import launch
+    from lexfed.errors import ConfigError
 
-    parsed = configuration.load(config, settings or [])
-    directory = _run(parsed, out or rundir.default_path(parsed))
+    how = launch.How(workers, record_wire, tensorboard)
+    if resume:
+        if out or from_:
+            raise ConfigError("--resume goes on in the run's own directory: leave out --out and --from")
+        directory = launch.resume(config, settings or [], how)
+    else:
+        directory = launch.start(config, settings or [], out, from_, how)
     _print_results([directory])
 
 
@@ -83,15 +92,15 @@ def demo(
     """Twenty clients' film reviews, trained alone, together, and pooled: what does federation gain, and cost?"""
     import time
 
-    from lexfed import config as configuration
+    from lexfed import launch
     from lexfed.rundir import refuse_existing
 
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     refuse_existing(folder)
     runs = []
     for method in ("local_only", "fedavg", "centralised"):
-        parsed = configuration.load(_quick("fedavg"), [f"method={method}", f"name=demo-{method}"])
-        runs.append(_run(parsed, folder / method))
+        settings = [f"method={method}", f"name=demo-{method}"]
+        runs.append(launch.start(_quick("fedavg"), settings, folder / method, None, launch.How(workers=2)))
     _print_results(runs)
 
 
@@ -100,28 +109,6 @@ def _quick(name: str) -> Path:
     here = Path(__file__).parent
     installed = here / "quick" / f"{name}.toml"
     return installed if installed.exists() else here.parent / "experiments" / "quick" / f"{name}.toml"
-
-
-def _run(config: "Config", out: Path) -> "RunDir":
-    from rich.console import Console
-
-    from lexfed import rundir
-    from lexfed.assembly import assemble
-    from lexfed.report import page, progress
-    from lexfed.session import Run, execute
-
-    console = Console()
-    rundir.refuse_existing(out)
-    assembly = assemble(config)  # everything that can be wrong with the input shows here, before anything is written
-    directory = rundir.create(out, config)
-    console.print(
-        f"{config.method} on {config.data.name}: {len(assembly.population)} clients, "
-        f"{len(assembly.population.train):,} texts, {assembly.method.rounds} rounds",
-        highlight=False,
-    )
-    progress.show(execute(Run(assembly, directory)), assembly.method.rounds, 0, console)
-    page.write(directory)
-    return directory
 
 
 def _print_results(runs: "list[RunDir]") -> None:

@@ -12,6 +12,7 @@ import tomli_w
 
 from lexfed.corpus.population import Data
 from lexfed.errors import ConfigError, nearest
+from lexfed.methods.centralised import Centralised
 from lexfed.methods.evaluation import Evaluation
 from lexfed.methods.local_only import LocalOnly
 from lexfed.methods.training import Train
@@ -37,6 +38,7 @@ class Config:
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     local_only: LocalOnly = field(default_factory=LocalOnly)
+    centralised: Centralised = field(default_factory=Centralised)
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -50,9 +52,13 @@ def load(path: Path, settings: Sequence[str] = ()) -> Config:
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return loads(path.read_text(encoding="utf-8"), settings)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def loads(text: str, settings: Sequence[str] = ()) -> Config:
+    table = tomllib.loads(text)
     for setting in settings:
         _apply(table, setting)
     return parse(table)
@@ -65,6 +71,19 @@ def parse(table: Mapping[str, Any]) -> Config:
 def to_toml(config: Config) -> str:
     """The whole configuration, defaults included: it can be run again."""
     return tomli_w.dumps(_without_none(dataclasses.asdict(config)))
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """The keys in which two configurations differ, as `table.key`."""
+    left, right = _flat(dataclasses.asdict(one)), _flat(dataclasses.asdict(other))
+    return [key for key in left if left[key] != right[key]]
+
+
+def _flat(table: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+    return flat
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,11 @@ rounds.jsonl     one line per round              artifacts/     the model and it
 summary.json     the figures, keys always there  report.html    the same for people
 """
 
+import fcntl
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from typing import Any
 from lexfed.config import Config, load, to_toml
 from lexfed.errors import ConfigError
 from lexfed.files import write_atomically
+
+WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
 
 Record = dict[str, Any]  # one line of rounds.jsonl
 
@@ -85,6 +89,21 @@ class RunDir:
             raise ConfigError(f"{self.path} holds no finished run (no summary.json)")
         summary: dict[str, Any] = json.loads(path.read_text())
         return summary
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process at a time; and none before the last worker of a killed one is gone."""
+        self.checkpoint.mkdir(parents=True, exist_ok=True)
+        with (self.checkpoint / "lock").open("w") as ours, (self.checkpoint / WORKERS_LOCK).open("w") as theirs:
+            try:
+                fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(f"{self.path} is being run by another process") from error
+            fcntl.flock(theirs, fcntl.LOCK_EX)
+            fcntl.flock(theirs, fcntl.LOCK_UN)
+            for leftover in self.checkpoint.glob("clients/.request-*"):
+                leftover.unlink()
+            yield
 
 
 def default_path(config: Config) -> Path:

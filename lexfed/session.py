@@ -7,7 +7,9 @@ reports belong to whoever consumes the records this module yields.
 import math
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,62 +23,84 @@ from lexfed.methods.evaluation import evaluate
 from lexfed.params import count
 from lexfed.rundir import Record, RunDir
 from lexfed.runtime.meter import Tally, metered
+from lexfed.runtime.recording import Recorder, recorded
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
+from lexfed.runtime.workers import workers
 from lexfed.seeds import derive, root
-from lexfed.wire import ClientId, Message, encode
+from lexfed.wire import Message, encode
+
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run needs; `start` is where it begins or goes on."""
+    """Everything a run needs. None of it but the assembly can change a result."""
 
     assembly: Assembly
     directory: RunDir
-    start: Checkpoint | None = None
+    start: Checkpoint | None = None  # where it goes on
+    workers: int = 0  # 0: in this process
+    record_wire: Path | None = None
 
 
 def execute(run: Run) -> Iterator[Record]:
     """Run to the end, yielding each round's record as it is written."""
     torch.set_num_threads(1)  # small models lose with more; and bits must not depend on how many cores there are
-    site = Site(run.assembly, Store(run.directory.clients))
-    yield from _rounds(run, simulate(site))
+    with ExitStack() as stack:
+        stack.enter_context(run.directory.lock())
+        recorder = Recorder(run.record_wire) if run.record_wire else None
+        site = Site(run.assembly, Store(run.directory.clients), recorder)
+        federation = stack.enter_context(workers(site, run.workers)) if run.workers else simulate(site)
+        yield from _rounds(run, recorded(federation, recorder) if recorder else federation)
 
 
 def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
-    config, method = run.assembly.config, run.assembly.method
-    tally, state = Tally(), ServerState()
-    stopped = "finished"
+    start = run.start or Checkpoint(ServerState())
+    state, tally, stopped = start.state, Tally(**start.tally), "finished"
     federation = metered(runtime, tally)
+    records = run.directory.truncate(state.round)
+    if start.closes_round:
+        if not records or records[-1]["round"] < state.round:  # killed between checkpoint and record
+            yield _record(run, federation, state, tally)
+        tally.reset()
+    server = run.assembly.method.server(federation, derive(root(run.assembly.config.seed), "server"), state)
     started = time.perf_counter()
-    for after in method.server(federation, derive(root(config.seed), "server"), state):
-        finished_round, state = after.round > state.round, after
-        tally.seconds = time.perf_counter() - started
+    for after in server:
+        closes_round, state = after.round > state.round, after
+        tally.seconds += time.perf_counter() - started
         if tally.loss is not None and not math.isfinite(tally.loss):
             stopped = "diverged"  # the last good checkpoint stays
             break
-        checkpoint.save(run.directory.checkpoint, Checkpoint(state, asdict(tally)))
-        if finished_round:
+        # before anything derived from the state leaves this process
+        checkpoint.save(run.directory.checkpoint, Checkpoint(state, closes_round, asdict(tally)))
+        if closes_round:
             yield _record(run, federation, state, tally)
-            vars(tally).update(asdict(Tally()))
-            started = time.perf_counter()
+            tally.reset()
+        started = time.perf_counter()
     _write_artifacts(run, state)
     _write_summary(run, state, stopped)
 
 
 def _record(run: Run, federation: Federation, state: ServerState, tally: Tally) -> Record:
     """The line of this round: what was counted, and scores if they are due."""
-    evaluation = run.assembly.config.evaluation
-    last = state.round == run.assembly.method.rounds
-    clients: list[ClientId] = []
-    if last:
-        clients = list(federation.clients)[: evaluation.last]
-    elif evaluation.every and state.round % evaluation.every == 0:
-        clients = list(federation.clients)[: evaluation.clients]
-    scores = evaluate(federation.ask, state, clients)
-    record = {"round": state.round, **asdict(tally), "scored_clients": len(clients), "metrics": scores}
+    started = time.perf_counter()
+    scores = _scores(run, federation, state)
+    tally.evaluation_seconds = time.perf_counter() - started
+    record = {"round": state.round, **asdict(tally), "metrics": scores}
     run.directory.append(record)
     return record
+
+
+def _scores(run: Run, federation: Federation, state: ServerState) -> Figures:
+    evaluation, people = run.assembly.config.evaluation, run.assembly.population
+    if state.round == run.assembly.method.rounds:
+        unseen = evaluate(federation.ask, state, range(len(people), len(people) + people.unseen))
+        scores = evaluate(federation.ask, state, federation.clients[: evaluation.last])
+        return scores | ({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {})
+    if evaluation.every and state.round % evaluation.every == 0:
+        return evaluate(federation.ask, state, federation.clients[: evaluation.clients])
+    return {}
 
 
 def _write_artifacts(run: Run, state: ServerState) -> None:
@@ -89,16 +113,16 @@ def _write_artifacts(run: Run, state: ServerState) -> None:
 def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
     config, records = run.assembly.config, run.directory.records()
     up, clients = sum(r["bytes_up"] for r in records), sum(r["clients"] for r in records)
-    figures: dict[str, Any] = dict(records[-1]["metrics"]) if records else {}
+    scores: dict[str, Any] = dict(records[-1]["metrics"]) if records else {}
     run.directory.write_summary(
-        {key: value for key, value in figures.items() if not key.endswith("_spread")}
+        {key: value for key, value in scores.items() if not key.endswith(("_spread", "_clients"))}
         | {
             "name": config.name,
             "method": config.method,
             "seed": config.seed,
             "rounds": state.round,
             "clients": len(run.assembly.population),
-            "seconds": sum(record["seconds"] for record in records),
+            "seconds": sum(record["seconds"] + record["evaluation_seconds"] for record in records),
             "stopped": stopped,
             "bytes_up": up,
             "bytes_down": sum(record["bytes_down"] for record in records),

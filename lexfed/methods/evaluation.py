@@ -84,6 +84,7 @@ def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: s
         return {}
     column = {name: [reply[name] for reply in replies] for name in replies[0]}
     return {
+        "scored_clients": len(replies),
         "global_accuracy": metrics.geometric_mean(column["accuracy"], int(column["texts"][0])),
         "global_accuracy_mean": float(np.mean(column["accuracy"])),
         "global_accuracy_spread": float(np.std(column["accuracy"])),

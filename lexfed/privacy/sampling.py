@@ -64,10 +64,17 @@ class Cohort:
 
     size: int = 5
     sampling: Literal["fixed", "poisson", "everyone"] = "fixed"
+    # what goes wrong, as probabilities per client and round
+    dropout: float = 0.0  # it never answers
+    lost: float = 0.0  # it trains and keeps what it learnt, and dies before it sends
+    stale: float = 0.0  # it sends, and loses what it learnt: next time it comes with its old state
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ConfigError("cohort.size must be at least 1")
+        mishaps = (self.dropout, self.lost, self.stale)
+        if min(mishaps) < 0 or sum(mishaps) > 1:
+            raise ConfigError("cohort.dropout, cohort.lost and cohort.stale must be at least 0, and together at most 1")
 
 
 def build(cohort: Cohort, clients: int) -> Sampler:

@@ -15,7 +15,7 @@ def show(records: Iterator[Record], rounds: int, done: int, console: Console) ->
     if console.is_terminal:
         _show_bar(records, rounds, done, console)
     else:
-        _show_lines(records, rounds, done, console)
+        _show_lines(records, rounds, console)
 
 
 def _show_bar(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
@@ -37,12 +37,12 @@ def _show_bar(records: Iterator[Record], rounds: int, done: int, console: Consol
             progress.update(task, completed=record["round"], figures=_figures(record["loss"], accuracy, sent))
 
 
-def _show_lines(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
+def _show_lines(records: Iterator[Record], rounds: int, console: Console) -> None:
     started, sent = time.perf_counter(), 0
-    for record in records:
+    for number, record in enumerate(records, 1):
         sent += record["bytes_up"] + record["bytes_down"]
         figures = _figures(record["loss"], record["metrics"].get("global_accuracy"), sent)
-        left = (time.perf_counter() - started) / (record["round"] - done) * (rounds - record["round"])
+        left = (time.perf_counter() - started) / number * (rounds - record["round"])
         console.print(f"round {record['round']}/{rounds}  {figures}  {left:.0f} s left", soft_wrap=True, highlight=False)
 
 

@@ -19,6 +19,10 @@ class Tally:
     evaluation_bytes_down: int = 0
     loss: float | None = None
     seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+
+    def reset(self) -> None:
+        vars(self).update(vars(Tally()))
 
 
 def metered(federation: Federation, tally: Tally) -> Federation:

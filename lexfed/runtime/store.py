@@ -37,12 +37,21 @@ class Store:
         if not state.params and not state.blobs:
             return
         path = self._path(client, clock)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.root, path.parent):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(path, encode(Message(state.params, blobs=state.blobs)), OWNER_ONLY)
         before = [version for version in self._versions(client) if version[0] < clock[0]]
         for version in self._versions(client):
             if version != clock and version != max(before, default=None):
                 self._path(client, version).unlink()
+
+    def copy_before(self, step: int, target: "Store") -> None:
+        """Give another store what every client had before this step."""
+        for folder in self.root.glob("[0-9]*"):
+            client = int(folder.name)
+            versions = [version for version in self._versions(client) if version[0] < step]
+            if versions:
+                target.save(client, max(versions), self.load(client, (step, 0)))
 
     def _versions(self, client: ClientId) -> Iterator[Clock]:
         folder = self.root / f"{client:08d}"

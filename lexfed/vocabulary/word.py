@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from lexfed.corpus.loading import load
+from lexfed.corpus.catalogue import load
 from lexfed.corpus.text import Corpus
 from lexfed.errors import ConfigError, DataError
 

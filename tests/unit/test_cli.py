@@ -74,7 +74,8 @@ BAD = {
     "empty file": (["--set", "data.name=empty.csv"], "empty.csv is empty"),
     "only blank texts": (["--set", "data.name=blank.csv"], "holds no text"),
     "no text column": (["--set", "data.name=other.csv"], "has no text column 'text' (known: body, label); set data.text"),
-    "no label column": (["--set", "data.name=unlabelled.csv"], "has no label column 'label'"),
+    "no label column": (["--set", "data.name=unlabelled.csv"], "has no labels to part by; set data.label"),
+    "one text forty times": (["--set", "data.name=same.csv"], "no training text is left beside the test set"),
     "missing label": (["--set", "data.name=hole.csv"], "row 2 has no label"),
     "label outside the range": (["--set", "data.classes=1"], "has label 1, outside 0..0"),
     "unknown key": (["--set", "data.alhpa=1"], "unknown key 'data.alhpa'; did you mean 'alpha'?"),
@@ -96,7 +97,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, tiny: Path, lexfed:
     write(tmp_path / "empty.csv", "")
     write(tmp_path / "blank.csv", 'text,label\n" ",0\n"",1\n')
     write(tmp_path / "other.csv", "body,label\nhello,0\n")
-    write(tmp_path / "unlabelled.csv", "text\nhello\n")
+    write(tmp_path / "unlabelled.csv", "text\n" + "".join(f"hello {i}\n" for i in range(40)))
+    write(tmp_path / "same.csv", "text,label\n" + "hello,0\nhello,1\n" * 20)
     write(tmp_path / "hole.csv", "text,label\nhello,0\nyou,\n")
     write(tmp_path / "fake.parquet", "no parquet")
     write(tmp_path / "broken.jsonl", '{"text": "a", "label"\n')

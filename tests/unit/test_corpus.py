@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lexfed.corpus.loading import check_labels, from_table, load
+from lexfed.corpus.catalogue import load
+from lexfed.corpus.loading import Columns, check_labels, from_table
 from lexfed.corpus.population import Data, build, hold_out
 from lexfed.errors import DataError
 from lexfed.seeds import root
@@ -49,7 +50,7 @@ def test_local_files(kind: str, tmp_path: Path) -> None:
 
 
 def test_labels_may_be_names() -> None:
-    corpus = from_table(pa.table({"text": ["x", "y", "z"], "label": ["spam", "ham", "spam"]}), "t", "text", "label", "user")
+    corpus = from_table(pa.table({"text": ["x", "y", "z"], "label": ["spam", "ham", "spam"]}), "t", Columns())
     assert corpus.label_names == ("ham", "spam")
     assert corpus.labels.tolist() == [1, 0, 1]
 

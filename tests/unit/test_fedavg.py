@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lexfed.assembly import Assembly
 from lexfed.config import Config
 from lexfed.federation import Method, ServerState
-from lexfed.methods.centralised import centralised
+from lexfed.methods.centralised import Centralised, centralised
 from lexfed.methods.fedavg import fedavg
 from lexfed.methods.local_only import LocalOnly, local_only
 from lexfed.methods.parts import Parts
@@ -79,9 +79,9 @@ def test_a_round_equals_plain_torch(optimizer: str, tmp_path: Path) -> None:
 
 def test_one_client_that_holds_everything_is_plain_training(tmp_path: Path) -> None:
     everything = hand_made((10,))
-    method = centralised(parts())
+    method = centralised(parts(epochs=1), Centralised(epochs=2))
     site = Site(Assembly(Config(), everything, method, TOKENIZER), Store(tmp_path))
-    start, after = method.server(simulate(site), root(0), ServerState())
+    start, _, after = method.server(simulate(site), root(0), ServerState())
     model = PlainTorch(dict(start.params))
     steps = torch.optim.SGD(model.parameters(), 0.5)
     for _ in range(2):

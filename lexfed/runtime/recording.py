@@ -1,0 +1,72 @@
+"""The recorded wire: every message in a folder of its own, for an auditor to read with any tool.
+
+000003-00-train-00000017-up/
+    meta.json            round, step, ask, client, direction, verb, meta, blobs (their names), bytes
+    arrays.safetensors   a broadcast's is one file, linked from every folder
+    blobs/NAME
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lexfed.federation import Federation, Requests, Sum
+from lexfed.files import write_atomically
+from lexfed.wire import ClientId, Direction, Message, Verb, encode, size
+
+ARRAYS = "arrays.safetensors"
+
+
+@dataclass(frozen=True)
+class Recorder:
+    folder: Path
+
+    def up(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
+        self._write(verb, client, "up", request, reply, None)
+
+    def down(self, verb: Verb, requests: Requests) -> None:
+        """What the server sends; the arrays of one message to many are stored once."""
+        stored: dict[int, Path] = {}
+        for client, message in requests.items():
+            folder = self._write(verb, client, "down", message, message, stored.get(id(message)))
+            stored.setdefault(id(message), folder / ARRAYS)
+
+    def _write(
+        self, verb: Verb, client: ClientId, direction: Direction, request: Message, message: Message, arrays: Path | None
+    ) -> Path:
+        clock = request.meta
+        target = self.folder / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb}-{client:08d}-{direction}"
+        folder = self.folder / f".{target.name}.{os.getpid()}"
+        (folder / "blobs").mkdir(parents=True)
+        if arrays is None:
+            write_atomically(folder / ARRAYS, encode(Message(message.arrays)))
+        else:
+            os.link(arrays, folder / ARRAYS)
+        for name, blob in message.blobs.items():
+            write_atomically(folder / "blobs" / name.replace("/", "_"), blob)
+        about = {
+            **{key: clock[key] for key in ("round", "step", "ask")},
+            **{"client": client, "direction": direction, "verb": verb},
+            **{"meta": dict(message.meta), "blobs": sorted(message.blobs), "bytes": size(message)},
+        }
+        write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode())
+        shutil.rmtree(target, ignore_errors=True)  # a resumed round sends again what its first attempt sent
+        folder.rename(target)
+        return target
+
+
+def recorded(federation: Federation, recorder: Recorder) -> Federation:
+    """A layer that writes down what the server sends; replies are recorded where they are made."""
+
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        recorder.down(verb, requests)
+        return federation.ask(verb, requests)
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        recorder.down(verb, requests)
+        return federation.total(verb, requests)
+
+    return replace(federation, ask=ask, total=total)

@@ -1,0 +1,226 @@
+"""Clients in worker processes: the same bits as one after the other, sooner.
+
+A worker rebuilds method and clients from the configuration. What crosses to it is a job (JSON: a verb and a block of the
+cohort) and the name of a file that holds the request, which all workers map into memory; what comes back is a message:
+the block's sum, made where its replies were made, or the replies. Nothing is pickled.
+"""
+
+import fcntl
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from lexfed import config as configuration
+from lexfed.assembly import assemble
+from lexfed.errors import LexfedError
+from lexfed.federation import Federation, Requests, Sum, add_replies, blocks
+from lexfed.files import write_atomically
+from lexfed.rundir import WORKERS_LOCK
+from lexfed.runtime.recording import Recorder
+from lexfed.runtime.simulation import Site, sequential
+from lexfed.runtime.store import Store
+from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, read, unpack
+
+Block = Sequence[ClientId]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a worker is told about the run, in words."""
+
+    config: str  # TOML
+    store: str
+    record: str | None
+
+
+@dataclass(frozen=True)
+class Worker:
+    process: BaseProcess
+    pipe: Connection
+
+
+@contextmanager
+def workers(site: Site, count: int) -> Iterator[Federation]:
+    """A federation whose clients are answered for by `count` processes. They end with it, or with this process."""
+    place = Place(
+        configuration.to_toml(site.assembly.config),
+        str(site.store.root),
+        str(site.recorder.folder) if site.recorder else None,
+    )
+    context = multiprocessing.get_context("spawn")  # a forked torch may hold another thread's locks
+    team: list[Worker] = []
+    try:
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, place, os.getpid()), daemon=True)
+            process.start()
+            theirs.close()
+            team.append(Worker(process, ours))
+        yield _federation(site, team)
+    finally:
+        for worker in team:
+            worker.pipe.close()
+        for worker in team:
+            worker.process.join(timeout=5)
+            worker.process.kill()
+
+
+def _federation(site: Site, team: list[Worker]) -> Federation:
+    population = site.assembly.population
+
+    def results(job: str, verb: Verb, requests: Requests) -> Iterator[tuple[Block, list[Message]]]:
+        cohort = blocks(list(requests))
+        with ExitStack() as stack:
+            paths = stack.enter_context(_shared(site.store.root, requests))
+            jobs = [
+                json.dumps({"job": job, "verb": verb, "requests": [(c, paths[id(requests[c])]) for c in block]}).encode()
+                for block in cohort
+            ]
+            work = [sum(population.size(client) for client in block) for block in cohort]
+            yield from zip(cohort, _schedule(team, jobs, work), strict=True)
+
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        for _, replies in results("ask", verb, requests):
+            for reply in replies:
+                yield int(reply.meta["client"]), Message(reply.arrays, blobs=reply.blobs)
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        result = Sum()
+        for _, (block_sum,) in results("total", verb, requests):
+            meta = block_sum.meta
+            result += Sum(unpack(block_sum.arrays), int(meta["clients"]), int(meta["bytes_up"]))
+        return result
+
+    return Federation(range(len(population)), ask, total)
+
+
+@contextmanager
+def _shared(folder: Path, requests: Requests) -> Iterator[dict[int, str]]:
+    """Each distinct request in a file of its own, for as long as it is being answered."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    paths: dict[int, str] = {}
+    try:
+        for message in requests.values():
+            if id(message) not in paths:
+                path = folder / f".request-{os.getpid()}-{time.monotonic_ns()}.safetensors"
+                write_atomically(path, encode(message))
+                paths[id(message)] = str(path)
+        yield paths
+    finally:
+        for name in paths.values():
+            Path(name).unlink()
+
+
+def _schedule(team: list[Worker], jobs: list[bytes], work: list[int]) -> list[list[Message]]:
+    """Give the longest jobs out first, each to whoever is free; the results in the order of the jobs."""
+    waiting = sorted(range(len(jobs)), key=lambda i: -work[i])
+    results: list[list[Message]] = [[] for _ in jobs]
+    busy: dict[Connection, int] = {}
+    idle = [worker.pipe for worker in team]
+    while waiting or busy:
+        while waiting and idle:
+            pipe, number = idle.pop(0), waiting.pop(0)
+            _send(team, pipe, jobs[number])
+            busy[pipe] = number
+        ready = wait(list(busy))
+        for pipe in [pipe for pipe in busy if pipe in ready]:
+            results[busy.pop(pipe)] = _receive(team, pipe)
+            idle.append(pipe)
+    return results
+
+
+def _send(team: list[Worker], pipe: Connection, job: bytes) -> None:
+    try:
+        pipe.send_bytes(job)
+    except OSError as error:
+        raise _died(team, pipe) from error
+
+
+def _receive(team: list[Worker], pipe: Connection) -> list[Message]:
+    try:
+        count = int(pipe.recv_bytes())
+        replies = [decode(pipe.recv_bytes()) for _ in range(count)]
+    except (EOFError, OSError) as error:
+        raise _died(team, pipe) from error
+    for reply in replies:
+        if "error" in reply.meta:
+            raise LexfedError(str(reply.meta["error"]))
+        if "traceback" in reply.meta:
+            raise RuntimeError(f"in a worker process:\n{reply.meta['traceback']}")
+    return replies
+
+
+def _died(team: list[Worker], pipe: Connection) -> LexfedError:
+    process = next(worker.process for worker in team if worker.pipe is pipe)
+    process.join(timeout=5)
+    return LexfedError(f"a worker process died (exit code {process.exitcode}); memory? try fewer --workers, then --resume")
+
+
+# --- in the worker -----------------------------------------------------------------------------------------------------
+
+
+def _work(pipe: Connection, place: Place, parent: int) -> None:
+    held = (Path(place.store).parent / WORKERS_LOCK).open("w")  # until this process ends
+    fcntl.flock(held, fcntl.LOCK_SH)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    torch.set_num_threads(1)
+    site: Site | None = None
+    while True:
+        try:
+            job = json.loads(pipe.recv_bytes())
+        except EOFError:
+            return
+        try:
+            site = site or _site(place)
+            replies = _answer(site, job)
+        except LexfedError as error:
+            replies = [Message(meta={"error": str(error)})]
+        except Exception:
+            replies = [Message(meta={"traceback": traceback.format_exc()})]
+        try:
+            pipe.send_bytes(str(len(replies)).encode())
+            for reply in replies:
+                pipe.send_bytes(encode(reply))
+        except OSError:  # the run is over
+            return
+
+
+def _site(place: Place) -> Site:
+    config = configuration.loads(place.config)
+    return Site(assemble(config), Store(Path(place.store)), Recorder(Path(place.record)) if place.record else None)
+
+
+def _answer(site: Site, job: dict[str, object]) -> list[Message]:
+    requests = {client: _request(path) for client, path in job["requests"]}  # type: ignore[attr-defined]
+    replies = sequential(site)(str(job["verb"]), requests)
+    if job["job"] == "total":
+        block_sum = add_replies(replies)
+        meta = {"clients": block_sum.clients, "bytes_up": block_sum.bytes_up}
+        return [Message(pack(block_sum.update), meta)]
+    return [Message(reply.arrays, {"client": client}, reply.blobs) for client, reply in replies]
+
+
+@lru_cache(maxsize=1)  # a broadcast is one object for all its clients, here as in a single process
+def _request(path: str) -> Message:
+    return read(Path(path))
+
+
+def _end_with(parent: int) -> None:
+    """A worker whose parent was killed must not go on writing client states behind a resumed run's back."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os._exit(1)

@@ -1,0 +1,146 @@
+"""A run that is killed and resumed ends as one that never was."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Lexfed, lexfed_process
+from tests.parity.test_workers import figures
+
+# Every client keeps a private table, and the run is long enough to be killed ten times.
+LONG = ["method=local_only", "local_only.epochs=60", "evaluation.every=1", "cohort.lost=0.2", "cohort.stale=0.1"]
+SETTINGS = [word for setting in LONG for word in ("--set", setting)]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def progress(run: Path) -> int:
+    """How many rounds were recorded."""
+    path = run / "rounds.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def run_into_a_round(run: Path, arguments: tuple[object, ...], cwd: Path) -> "subprocess.Popen[str]":
+    """Start, and return once another round was recorded."""
+    before = progress(run)
+    process = lexfed_process(*arguments, cwd=cwd)
+    wait_until(lambda: progress(run) > before or process.poll() is not None)
+    return process
+
+
+def inside_a_round(run: Path) -> bool:
+    """Some client had saved what it learnt in a round that the server has not finished."""
+    step = json.loads((run / "checkpoint/state.json").read_text())["step"]
+    return any(int(p.name.partition("-")[0]) >= step for p in (run / "checkpoint/clients").rglob("[0-9]*.safetensors"))
+
+
+def test_ten_kills_leave_no_trace(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    run, rng, inside = tmp_path / "killed", random.Random(0), 0
+    arguments: tuple[object, ...] = ("run", tiny, "--out", run, *SETTINGS)
+    for number in range(10):
+        process = run_into_a_round(run, (*arguments, "--workers", number % 3), tmp_path)
+        time.sleep(rng.uniform(0, 0.15))
+        assert process.poll() is None, "it ended before it could be killed"
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        inside += inside_a_round(run)
+        arguments = ("run", run, "--resume")
+    assert inside > 0, "at least one kill was inside a round"
+    assert lexfed("run", run, "--resume").returncode == 0
+    assert lexfed("run", tiny, "--out", "whole", *SETTINGS).returncode == 0
+    assert figures(run) == figures(tmp_path / "whole")
+    rounds = [json.loads(line)["round"] for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == list(range(1, 61)), "no gap, no double"
+
+
+def test_ctrl_c_says_how_to_go_on(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    process = run_into_a_round(run, ("run", tiny, "--out", run, *SETTINGS, "--workers", 2), tmp_path)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 130
+    assert f"lexfed run {run} --resume" in stdout
+    assert "Traceback" not in stderr
+    assert lexfed("run", run, "--resume").returncode == 0
+    assert progress(run) == 60
+
+
+def test_more_rounds_are_the_rounds_of_a_longer_run(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    assert lexfed("run", tiny, "--out", "a").returncode == 0
+    assert lexfed("run", "a", "--resume", "--set", "rounds=5").returncode == 0
+    assert lexfed("run", tiny, "--out", "b", "--set", "rounds=5").returncode == 0
+    weights = [(tmp_path / name / "artifacts/model.safetensors").read_bytes() for name in "ab"]
+    assert weights[0] == weights[1]
+
+
+def test_a_finished_run_stays_as_it_is(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    assert lexfed("run", tiny, "--out", "a").returncode == 0
+    before = figures(tmp_path / "a")
+    result = lexfed("run", "a", "--resume")
+    assert result.returncode == 0
+    assert figures(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local_only"])
+def test_a_fork_goes_its_own_way(method: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    rounds = "rounds" if method == "fedavg" else "local_only.epochs"
+    base = ("run", tiny, "--set", f"method={method}")
+    assert lexfed(*base, "--set", f"{rounds}=2", "--out", "trunk").returncode == 0
+    fork = lexfed(*base, "--set", f"{rounds}=4", "--from", "trunk", "--out", "fork")
+    assert fork.returncode == 0, fork.stderr
+    assert lexfed(*base, "--set", f"{rounds}=4", "--out", "whole").returncode == 0
+    same = [(tmp_path / name / "artifacts/model.safetensors").read_bytes() for name in ("fork", "whole")]
+    assert same[0] == same[1]
+    assert figures(tmp_path / "fork")[1] == figures(tmp_path / "whole")[1]
+    other = lexfed(*base, "--set", f"{rounds}=4", "--set", "train.lr=0.1", "--from", "trunk/checkpoint", "--out", "other")
+    assert other.returncode == 0, "what is not part of the state's meaning may change"
+
+
+REFUSED = {
+    "not a run": (["run", "nowhere", "--resume"], "is not a run directory"),
+    "a run without --resume": (["run", "a"], "lexfed run a --resume"),
+    "another configuration": (["run", "a", "--resume", "--set", "seed=3"], "seed was changed"),
+    "fewer rounds": (["run", "a", "--resume", "--set", "rounds=1"], "rounds can only grow"),
+    "resume elsewhere": (["run", "a", "--resume", "--out", "b"], "leave out --out"),
+    "a foreign checkpoint": (["--from", "a", "--set", "model.hidden=7"], "its model.hidden differs"),
+    "no checkpoint": (["--from", "empty"], "is not a run"),
+    "a damaged checkpoint": (["run", "damaged", "--resume"], "is damaged"),
+    "a wire that is there": (["--record-wire", "a"], "exists already"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_can_not_be_resumed_is_refused_in_one_line(case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    for name in ("a", "damaged"):
+        assert lexfed("run", tiny, "--out", name).returncode == 0
+    (tmp_path / "empty").mkdir()
+    (state,) = (tmp_path / "damaged/checkpoint").glob("*.safetensors")
+    state.write_bytes(state.read_bytes()[:-1] + b"x")
+    arguments, message = REFUSED[case]
+    before = figures(tmp_path / "a")
+    result = lexfed(*(arguments if arguments[0] == "run" else ["run", tiny, "--out", "new", *arguments]))
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+    assert figures(tmp_path / "a") == before
+
+
+def test_two_processes_can_not_run_one_run(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    run = tmp_path / "a"
+    process = run_into_a_round(run, ("run", tiny, "--out", run, *SETTINGS), tmp_path)
+    result = lexfed("run", run, "--resume")
+    process.kill()
+    process.communicate()
+    assert result.returncode == 2
+    assert "is being run by another process" in result.stderr

@@ -1,0 +1,52 @@
+"""Any number of workers gives the same bits as none."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Lexfed
+
+METHODS = {
+    "fedavg": [],
+    "fedavg with everything going wrong": ["cohort.dropout=0.2", "cohort.lost=0.2", "cohort.stale=0.2", "cohort.size=5"],
+    "fedavg with Poisson cohorts and Yogi": ["cohort.sampling=poisson", "server.optimizer=yogi", "server.lr=0.1"],
+    "local_only": ["method=local_only"],
+    "local_only with everything going wrong": ["method=local_only", "cohort.lost=0.3", "cohort.stale=0.3"],
+}
+VARYING = ("seconds", "evaluation_seconds")
+
+
+def figures(run: Path) -> tuple[object, ...]:
+    """All that a run leaves behind, but for its time."""
+    summary = json.loads((run / "summary.json").read_text())
+    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    tables = {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "checkpoint/clients").rglob("*.safetensors"))}
+    weights = (run / "artifacts/model.safetensors").read_bytes()
+    without_time = [{k: v for k, v in table.items() if k not in VARYING} for table in (summary, *records)]
+    return without_time, tables, weights
+
+
+@pytest.mark.parametrize("case", METHODS)
+def test_the_number_of_workers_changes_nothing(case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    settings = [word for setting in METHODS[case] for word in ("--set", setting)]
+    for count in (0, 1, 2, 3) if case == "fedavg" else (0, 2):
+        result = lexfed("run", tiny, "--out", f"w{count}", "--workers", count, *settings)
+        assert result.returncode == 0, result.stderr
+    assert figures(tmp_path / "w0") == figures(tmp_path / "w2")
+    if case == "fedavg":
+        assert figures(tmp_path / "w0") == figures(tmp_path / "w1") == figures(tmp_path / "w3")
+
+
+def test_an_error_in_a_worker_is_one_line_here(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    """The workers rebuild their clients from the data; it goes away in between."""
+    assert lexfed("run", tiny, "--out", "a", "--set", "method=local_only").returncode == 0
+    for file in (tmp_path / "a/checkpoint/clients").rglob("*.safetensors"):
+        file.write_bytes(b"rubbish")
+    (tmp_path / "a/summary.json").unlink()
+    tail = (tmp_path / "a/rounds.jsonl").read_text().splitlines()[:1]
+    (tmp_path / "a/rounds.jsonl").write_text("\n".join(tail) + "\n")
+    result = lexfed("run", "a", "--resume", "--workers", 2)
+    assert result.returncode == 2
+    assert "is damaged" in result.stderr
+    assert result.stderr.count("\n") == 1
