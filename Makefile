@@ -4,6 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/ready
 
+# Real data sets for tests and experiments, where they lie beside the checkout.
+ifneq ($(wildcard ../shared/data),)
+export LEXFED_DATA ?= $(abspath ../shared/data)
+endif
+
 .PHONY: demo test test-slow format clean
 
 demo: $(READY)

@@ -11,6 +11,8 @@ from lexfed import __version__
 from lexfed.errors import LexfedError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from lexfed.rundir import RunDir
 
 app = typer.Typer(
@@ -111,8 +113,56 @@ def _quick(name: str) -> Path:
     return installed if installed.exists() else here.parent / "experiments" / "quick" / f"{name}.toml"
 
 
-def _print_results(runs: "list[RunDir]") -> None:
+data = typer.Typer(help="What can be loaded here, and from where.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+
+@data.command("list")
+def data_list() -> None:
+    """The data sets that have a name."""
+    from rich.table import Table
+
+    from lexfed.corpus.catalogue import CATALOGUE, where
+
+    table = Table("name", "from", "what it is", box=None, pad_edge=False, header_style="bold")
+    for name, entry in CATALOGUE.items():
+        table.add_row(name, where(name), entry.about)
+    _console().print(table)
+
+
+@data.command("show")
+def data_show(name: Annotated[str, typer.Argument(help="A name of `lexfed data list`, or a file.")]) -> None:
+    """Sizes, classes, users and sources of a data set."""
+    from rich.table import Table
+
+    from lexfed.corpus.catalogue import load
+    from lexfed.corpus.describe import describe
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(load(name)).items():
+        table.add_row(key, value)
+    _console().print(table)
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Default: RUN/report.html.")] = None,
+) -> None:
+    """Write a run's page again."""
+    from lexfed.report import page
+    from lexfed.rundir import RunDir
+
+    _console().print(f"report: {page.write(RunDir(run), out)}", soft_wrap=True, highlight=False)
+
+
+def _console() -> "Console":
     from rich.console import Console
+
+    return Console()
+
+
+def _print_results(runs: "list[RunDir]") -> None:
     from rich.table import Table
 
     from lexfed.report.figures import LABELS, human
@@ -125,7 +175,7 @@ def _print_results(runs: "list[RunDir]") -> None:
     for directory in runs:
         summary = directory.summary()
         table.add_row(summary["method"], *(human(key, summary[key]) for key in keys))
-    console = Console()
+    console = _console()
     console.print()
     console.print(table)
     console.print()

@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="lexfed-tests-")  # what Hugging Face keeps stays out of the user's cache
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +24,8 @@ from lexfed.corpus.text import Corpus
 from lexfed.seeds import root
 
 ROOT = Path(__file__).parent.parent
+DATA = os.environ.get("LEXFED_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="LEXFED_DATA is not set")
 GOOD = ["a fine and moving film", "great great fun", "fine acting", "a moving story of love", "we loved it"]
 BAD = ["a dull film", "no fun at all", "poor acting and a poor story", "we hated it", "dull dull dull"]
 

@@ -79,8 +79,7 @@ def where(name: str) -> str:
     """Where a named data set would be taken from, here and now."""
     if CATALOGUE[name].source is not None:
         return "embedded"
-    file = _local(name, os.environ.get(FOLDER))
-    return str(file) if file else "hub"
+    return FOLDER if _local(name, os.environ.get(FOLDER)) else "hub"
 
 
 @cache

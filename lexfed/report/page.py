@@ -31,9 +31,8 @@ pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
 
 
 def write(run: RunDir, path: Path | None = None) -> Path:
-    target = path or run.report
-    config = (run.path / "config.toml").read_text()
-    write_atomically(target, page(run.summary(), run.records(), config).encode())
+    target, summary = path or run.report, run.summary()
+    write_atomically(target, page(summary, run.records(), (run.path / "config.toml").read_text()).encode())
     return target
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lexfed.corpus.partition import Parts, dirichlet, iid
+from lexfed.corpus.partition import Parts, by_source, by_user, dirichlet, iid, quantity
 from lexfed.privacy.sampling import Everyone, FixedSize, Poisson, Sampler
 from lexfed.seeds import derive, root
 
@@ -33,6 +33,42 @@ def test_dirichlet_is_a_partition_at_any_alpha(labels: np.ndarray, data: st.Data
 def test_iid_is_a_partition(examples: int, data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, examples))
     check(iid(examples, clients, root(1)), examples, clients)
+
+
+@given(st.integers(1, 300), st.data(), st.floats(1e-3, 1e3))
+def test_quantity_gives_everyone_something(examples: int, data: st.DataObject, alpha: float) -> None:
+    clients = data.draw(st.integers(1, examples))
+    parts = quantity(examples, clients, alpha, root(2))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(examples))
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= 1
+
+
+def test_quantity_skews_more_at_small_alpha() -> None:
+    spread = [np.std([len(part) for part in quantity(10_000, 20, alpha, root(0))]) for alpha in (0.1, 1.0, 100.0)]
+    assert spread[0] > 1.5 * spread[1] > 3 * spread[2]
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=60)
+
+
+@given(NAMES)
+def test_users_keep_their_texts(names: list[str | None]) -> None:
+    users = sorted({name for name in names if name})
+    parts = by_user(names, len(users), root(0))
+    assert sorted(sorted(part.tolist()) for part in parts) == sorted(
+        [i for i, name in enumerate(names) if name == user] for user in users
+    )
+
+
+@given(NAMES, st.integers(1, 3))
+def test_sources_are_shared_out_among_their_clients(names: list[str | None], each: int) -> None:
+    sources = sorted({name for name in names if name})
+    if any(names.count(source) < each for source in sources):
+        return
+    parts = by_source(names, each * len(sources), root(0))
+    assert sorted(i for part in parts for i in part.tolist()) == [i for i, name in enumerate(names) if name]
+    assert all(len({names[i] for i in part}) == 1 for part in parts)
 
 
 def top_share(labels: np.ndarray, parts: Parts) -> float:

@@ -1,0 +1,37 @@
+"""A corpus in a few lines."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from lexfed.corpus.text import Column, Corpus
+
+
+def describe(corpus: Corpus) -> dict[str, str]:
+    """What `lexfed data show` prints: counts, never a text."""
+    lengths = np.array([len(text.split()) for text in corpus])
+    lines = {
+        "texts": f"{len(corpus):,}",
+        "words": f"{lengths.sum():,} (median {np.median(lengths):.0f} a text, longest {lengths.max():,})",
+    }
+    if corpus.splits is not None:
+        lines["splits"] = _counts(_values(corpus, corpus.splits))
+    if corpus.label_column is not None:
+        names = corpus.label_names
+        counts = np.bincount(corpus.labels)
+        lines["classes"] = ", ".join(f"{names[i] if names else i}: {n:,}" for i, n in enumerate(counts))
+    for name, column in (("users", corpus.users), ("sources", corpus.sources)):
+        if column is not None:
+            values = _values(corpus, column)
+            lines[name] = f"{len(set(values)):,}" if len(set(values)) > 20 else _counts(values)
+    return lines
+
+
+def _values(corpus: Corpus, column: Column) -> list[str]:
+    return [value for value in column.take(corpus.rows).to_pylist() if value is not None]
+
+
+def _counts(values: Iterable[str]) -> str:
+    counts = Counter(values)
+    return ", ".join(f"{value}: {count:,}" for value, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
