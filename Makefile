@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,tensorboard]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,minilm,tensorboard]'
 	touch $@ $(READY)
 
 clean:

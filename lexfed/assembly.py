@@ -1,30 +1,34 @@
 """From a configuration to a method and its clients. Workers and nodes rebuild both from it, so it is all they are sent."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lexfed.config import Config
 from lexfed.corpus import population
 from lexfed.corpus.population import Population
-from lexfed.errors import DataError
+from lexfed.errors import ConfigError, DataError
 from lexfed.federation import Method
 from lexfed.methods.centralised import centralised
-from lexfed.methods.fedavg import fedavg
+from lexfed.methods.fedavg import fedavg, fedavg_finetune
+from lexfed.methods.fedevocab import fedevocab
+from lexfed.methods.fedprox import fedprox
+from lexfed.methods.fedrecon import fedrecon, is_private_token
+from lexfed.methods.lg_fedavg import lg_fedavg
 from lexfed.methods.local_only import local_only
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import Task
-from lexfed.models.bilstm import BiLSTMClassifier
+from lexfed.models.bilstm import TABLE, BiLSTMClassifier
+from lexfed.models.model import Classifier
+from lexfed.models.transformer import EncoderClassifier, resolve
+from lexfed.params import Params
 from lexfed.privacy import sampling
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.seeds import derive, root
-from lexfed.vocabulary import word
-from lexfed.vocabulary.word import WordTokenizer
-
-METHODS: Mapping[str, Callable[[Config, Parts], Method]] = {
-    "fedavg": lambda config, parts: fedavg(parts),
-    "local_only": lambda config, parts: local_only(parts, config.local_only),
-    "centralised": lambda config, parts: centralised(parts, config.centralised),
-}
+from lexfed.seeds import Seed, derive, root, torch_generator
+from lexfed.vocabulary import vectors, word
+from lexfed.vocabulary.reading import SharedReader, initial_rows
+from lexfed.vocabulary.subword import PretrainedTokenizer
+from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.word import Tokenizer, WordTokenizer
 
 
 @dataclass(frozen=True)
@@ -32,24 +36,82 @@ class Assembly:
     config: Config
     population: Population
     method: Method
-    tokenizer: WordTokenizer
+    tokenizer: Tokenizer
+
+
+METHODS: Mapping[str, Callable[[Config, Parts, Tokenizer], Method]] = {
+    "fedavg": lambda config, parts, _: fedavg(parts),
+    "fedavg_finetune": lambda config, parts, _: fedavg_finetune(parts, config.fedavg_finetune),
+    "fedprox": lambda config, parts, _: fedprox(parts, config.fedprox),
+    "lg_fedavg": lambda config, parts, _: lg_fedavg(parts, config.lg_fedavg),
+    "fedrecon": lambda config, parts, tokenizer: fedrecon(parts, config.fedrecon, _public_tokens(tokenizer)),
+    "fedevocab": lambda config, parts, _: fedevocab(parts, config.fedevocab),
+    "local_only": lambda config, parts, _: local_only(parts, config.local_only),
+    "centralised": lambda config, parts, _: centralised(parts, config.centralised),
+}
 
 
 def assemble(config: Config) -> Assembly:
-    secret = root(config.seed)
-    data = config.data
-    if config.method == "centralised":  # one client that holds everything
-        data = replace(data, clients=1, unseen=0, partition="iid")
-    everyone = population.build(data, derive(secret, "data")).sampled(config.evaluation.limit)
-    if everyone.classes == 0:
-        raise DataError(f"{data.name} has no label column '{data.label}'; set data.label")
-    tokenizer = WordTokenizer(word.build(config.vocabulary, everyone.seen_text))
+    people = population.build(config.data, derive(root(config.seed), "data")).sampled(config.evaluation.limit)
+    if people.classes == 0:
+        raise DataError(f"{config.data.name} has no label column '{config.data.label}'; set data.label")
+    if config.method == "centralised":
+        people = people.pooled()
+    public = vectors.load(config.vocabulary.vectors) if config.vocabulary.vectors else None
+    tokenizer = _tokenizer(config, people, public)
+    task = Task(
+        model=_model(config, people.classes),
+        reader=SharedReader(tokenizer, config.train.max_length),
+        options=config.train,
+        classes=people.classes,
+        rounds=config.rounds,
+        init=_init(config, people.classes, tokenizer, public),
+    )
+    alone = config.method in ("local_only", "centralised")  # whatever the cohort: everyone
     parts = Parts(
-        task=Task(BiLSTMClassifier(config.model, everyone.classes), tokenizer, config.train),
-        classes=everyone.classes,
-        sampler=sampling.Everyone() if len(everyone) == 1 else sampling.build(config.cohort, len(everyone)),
+        task=task,
+        sampler=sampling.Everyone() if alone else sampling.build(config.cohort, len(people)),
         mechanism=NoPrivacy(),
         optimizer=config.server,
         rounds=config.rounds,
+        public=public,
+        shared_words=config.vocabulary.size - 1,
     )
-    return Assembly(config, everyone, METHODS[config.method](config, parts), tokenizer)
+    return Assembly(config, people, METHODS[config.method](config, parts, tokenizer), tokenizer)
+
+
+def _model(config: Config, classes: int) -> Classifier:
+    if config.model.name == "bilstm":
+        return BiLSTMClassifier(config.model, classes)
+    return EncoderClassifier(config.model.name, classes, config.model.pretrained)
+
+
+def _tokenizer(config: Config, people: Population, public: PublicTable | None) -> Tokenizer:
+    if config.model.name != "bilstm":  # a pretrained model's tokenizer and table belong together
+        return PretrainedTokenizer(resolve(config.model.name), config.train.max_length)
+    vocabulary = word.build(config.vocabulary, people.seen_text, public.words if public else None)
+    if config.method == "fedrecon":
+        vocabulary = word.reordered(vocabulary, last=is_private_token)
+    return WordTokenizer(vocabulary)
+
+
+def _public_tokens(tokenizer: Tokenizer) -> int:
+    return sum(not is_private_token(token) for token in tokenizer.vocabulary.tokens)
+
+
+def _init(config: Config, classes: int, tokenizer: Tokenizer, public: PublicTable | None) -> Callable[[Seed], Params]:
+    """The model as training begins; its word table from the public vectors, where there are some."""
+    model = _model(config, classes)
+    size = len(tokenizer.vocabulary) if isinstance(tokenizer, WordTokenizer) else 0
+    wide = public is not None and public.dimension != config.model.embedding and not config.fedevocab.vectors
+    if wide and config.model.name == "bilstm" and public is not None:
+        raise ConfigError(f"the word vectors have {public.dimension} dimensions: set model.embedding = {public.dimension}")
+
+    def init(seed: Seed) -> Params:
+        params = dict(model.init(size, seed))
+        if public is not None and TABLE in params and public.dimension == config.model.embedding:
+            generator = torch_generator(derive(seed, "table"))
+            params[TABLE] = initial_rows(tokenizer.vocabulary.tokens, public, public.dimension, generator)
+        return params
+
+    return init

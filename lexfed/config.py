@@ -1,6 +1,7 @@
 """The configuration: strict TOML into frozen dataclasses. Each table is one dataclass, defined where it is used."""
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,14 @@ from lexfed.corpus.population import Data
 from lexfed.errors import ConfigError, nearest
 from lexfed.methods.centralised import Centralised
 from lexfed.methods.evaluation import Evaluation
+from lexfed.methods.fedavg import FineTune
+from lexfed.methods.fedevocab import FedeVocab
+from lexfed.methods.fedprox import FedProx
+from lexfed.methods.fedrecon import FedRecon
+from lexfed.methods.lg_fedavg import LGFedAvg
 from lexfed.methods.local_only import LocalOnly
 from lexfed.methods.training import Train
-from lexfed.models.bilstm import BiLSTM
+from lexfed.models.model import ModelOptions
 from lexfed.optim import ServerOptimizer
 from lexfed.privacy.sampling import Cohort
 from lexfed.vocabulary.word import Words
@@ -29,14 +35,21 @@ class Config:
     name: str = "lexfed"
     seed: int = 0
     rounds: int = 10
-    method: Literal["fedavg", "local_only", "centralised"] = "fedavg"
+    method: Literal[
+        "fedevocab", "fedavg", "fedavg_finetune", "fedprox", "lg_fedavg", "fedrecon", "local_only", "centralised"
+    ] = "fedavg"
     data: Data = field(default_factory=Data)
     vocabulary: Words = field(default_factory=Words)
-    model: BiLSTM = field(default_factory=BiLSTM)
+    model: ModelOptions = field(default_factory=ModelOptions)
     cohort: Cohort = field(default_factory=Cohort)
     train: Train = field(default_factory=Train)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    fedevocab: FedeVocab = field(default_factory=FedeVocab)
+    fedavg_finetune: FineTune = field(default_factory=FineTune)
+    fedprox: FedProx = field(default_factory=FedProx)
+    lg_fedavg: LGFedAvg = field(default_factory=LGFedAvg)
+    fedrecon: FedRecon = field(default_factory=FedRecon)
     local_only: LocalOnly = field(default_factory=LocalOnly)
     centralised: Centralised = field(default_factory=Centralised)
 
@@ -96,9 +109,10 @@ def _apply(table: dict[str, Any], setting: str) -> None:
     if not equals or not key.strip():
         raise ConfigError(f"--set wants key=value, not '{setting}'")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text
+        parsed = {}
+    value = parsed["value"] if len(parsed) == 1 else text
     *path, last = key.strip().split(".")
     for name in path:
         table = table.setdefault(name, {})
@@ -130,8 +144,14 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         return value
     if get_origin(kind) in (Union, UnionType):
         return _value(next(k for k in get_args(kind) if k is not NoneType), value, key)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{key} must be a list, not {value!r}")
+        return tuple(_value(get_args(kind)[0], entry, key) for entry in value)
     if kind is float and type(value) is int:
         return float(value)
+    if kind is float and type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, not {value}")
     if type(value) is not kind:
         names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
         raise ConfigError(f"{key} must be {names[kind]}, not {value!r}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from lexfed.corpus.population import Client
 from lexfed.optim import ServerOptimizer
-from lexfed.params import ParameterSplit, Params, Update, add
+from lexfed.params import ALL_SHARED, ParameterSplit, Params, Update, add
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.privacy.sampling import Sampler
 from lexfed.seeds import Seed, derive
@@ -116,12 +116,13 @@ class Rounds:
     mechanism: Mechanism
     optimizer: ServerOptimizer
     requests: Callable[[ServerState, Sequence[ClientId]], Requests] = broadcast
+    verb: Verb = "train"
 
     def __call__(self, federation: Federation, state: ServerState, until: int, seed: Seed) -> Steps:
         while state.round < until:
             here = derive(seed, "round", state.round)
             cohort = self.sampler.sample(federation.clients, derive(here, "cohort"))
-            total = federation.total("train", self.requests(state, cohort))
+            total = federation.total(self.verb, self.requests(state, cohort))
             expected = self.sampler.expected_size(len(federation.clients))
             update, kept = self.mechanism.release(total.update, expected, state.mechanism_state, derive(here, "noise"))
             params, slots = self.optimizer.step(state.params, update, state.opt_state)
@@ -159,3 +160,7 @@ class Method:
     server: Callable[[Federation, Seed, ServerState], Steps]
     split: ParameterSplit
     rounds: int
+    open_verbs: frozenset[Verb] = frozenset()  # in which, knowingly, nothing is private (a warm start by FedAvg)
+
+    def split_for(self, verb: Verb) -> ParameterSplit:
+        return ALL_SHARED if verb in self.open_verbs else self.split

@@ -48,6 +48,15 @@ VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
         "down": Names(arrays=("model/",), meta=CLOCK),
         "up": Names(arrays=("delta/", "weight", "loss")),
     },
+    # LG-FedAvg: a warm start in which everything travels, then the lower layers, handed out once
+    "warm": {
+        "down": Names(arrays=("model/",), meta=CLOCK),
+        "up": Names(arrays=("delta/", "weight", "loss")),
+    },
+    "install": {
+        "down": Names(arrays=("start/",), meta=CLOCK),
+        "up": Names(),
+    },
     "evaluate": {
         "down": Names(arrays=("model/",), meta=(*CLOCK, "split")),
         "up": Names(arrays=("accuracy", "local_accuracy", "majority_accuracy", "macro_f1", "texts", "parameters_private")),
@@ -71,9 +80,10 @@ def check_outgoing(verb: Verb, message: Message, split: ParameterSplit) -> None:
     """The last gate on the client: nothing outside the verb's table, and no private name, under any prefix."""
     check(verb, "up", message)
     for name in (*message.arrays, *message.blobs):
-        parameter = name.partition("/")[2].partition("#")[0]
-        if parameter and split.is_private(parameter):
-            raise PrivacyError(f"private parameter '{parameter}' was about to be sent with '{verb}'; nothing was sent")
+        parts = name.partition("#")[0].split("/")
+        for parameter in ("/".join(parts[start:]) for start in range(1, len(parts))):
+            if split.is_private(parameter):
+                raise PrivacyError(f"private parameter '{parameter}' was about to be sent with '{verb}'; nothing was sent")
 
 
 def under(prefix: str, params: Params) -> Params:
@@ -165,10 +175,9 @@ def decode(data: bytes) -> Message:
         entries = dict(safetensors.deserialize(data))  # type: ignore[no-untyped-call]
         length = int.from_bytes(data[:8], "little")
         meta = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][_META])
-        tensors = {name: _tensor(entry) for name, entry in entries.items()}
+        return _message({name: _tensor(entry) for name, entry in entries.items()}, meta)
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise WireError(f"not a lexfed message: {error}") from error
-    return _message(tensors, meta)
 
 
 def read(path: Path) -> Message:
@@ -176,15 +185,16 @@ def read(path: Path) -> Message:
     try:
         with safetensors.safe_open(path, "pt") as file:
             meta = json.loads(file.metadata()[_META])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return _message({name: file.get_tensor(name) for name in file.keys()}, meta)  # noqa: SIM118
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise WireError(f"{path} is not a lexfed message: {error}") from error
-    return _message(tensors, meta)
 
 
 def _message(tensors: Mapping[str, Tensor], meta: Any) -> Message:
     if not isinstance(meta, dict) or not all(isinstance(value, Meta) for value in meta.values()):
-        raise WireError("not a lexfed message: meta is not a table of numbers and strings")
+        raise ValueError("meta is not a table of numbers and strings")
+    if any(tensor.dtype != torch.uint8 for name, tensor in tensors.items() if name.startswith(_BLOB)):
+        raise ValueError("a blob is not bytes")
     blobs = {n.removeprefix(_BLOB): bytes(t.numpy().tobytes()) for n, t in tensors.items() if n.startswith(_BLOB)}
     return Message({n: t for n, t in tensors.items() if not n.startswith(_BLOB)}, meta, blobs)
 

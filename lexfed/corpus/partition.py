@@ -8,6 +8,7 @@ from lexfed.errors import DataError
 from lexfed.seeds import Seed, derive, numpy_generator
 
 Parts = list[IntArray]
+FloatArray = npt.NDArray[np.float64]
 
 
 def equal_sizes(examples: int, clients: int) -> IntArray:
@@ -21,27 +22,51 @@ def iid(examples: int, clients: int, seed: Seed) -> Parts:
 
 
 def dirichlet(labels: IntArray, clients: int, alpha: float, prior: str, seed: Seed) -> Parts:
-    """Label shift: client k draws its class shares p_k ~ Dir(alpha * prior), then its texts by them.
+    """Label shift: client k draws class shares p_k ~ Dir(alpha * prior) and gets texts by them, all clients equally many.
 
     `prior` "class" is the corpus's own class shares (FedNLP's way: a small Dirichlet weight per class, strong skew);
-    "uniform" is 1 for every class (the symmetric Dirichlet, much milder). Clients have equal sizes. Texts are drawn
-    without replacement: where a class runs out, a client's shares are re-scaled over the classes that are left. Every
-    client draws once, so this ends at any alpha.
+    "uniform" is 1 for every class (the symmetric Dirichlet, much milder). There are only so many texts of a class, so the
+    shares of all clients are fitted to them together (alternately scaling rows and columns): no client is left with the
+    leavings of the others. A fixed number of passes: this ends at any alpha.
     """
     rng = numpy_generator(seed)
     classes = int(labels.max()) + 1
     pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
     left = np.array([len(pool) for pool in pools], dtype=np.int64)
-    base = left / left.sum() if prior == "class" else np.ones(classes)
-    parts = []
-    for size in equal_sizes(len(labels), clients):
-        taken = _draw(rng, int(size), _shares(rng, alpha * base), left)
+    base = left / left.sum() if prior == "class" else (left > 0).astype(np.float64)
+    sizes = equal_sizes(len(labels), clients)
+    shares = np.stack([_shares(rng, alpha * base) for _ in range(clients)])
+    parts, carried = [], np.zeros(classes)
+    for size, wanted in zip(sizes, _fitted(shares, sizes, left), strict=True):
+        taken = _whole(wanted + carried, int(size), left)
+        carried += wanted - taken  # what rounding took from a class, the next client gives back
         parts.append(np.concatenate([pools[c][left[c] - n : left[c]] for c, n in enumerate(taken)]).astype(np.int64))
         left = left - taken
     return parts
 
 
-def _shares(rng: np.random.Generator, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _fitted(shares: FloatArray, sizes: IntArray, available: IntArray) -> FloatArray:
+    """How many texts of each class each client should get, (K, C): as close to its shares as the totals allow."""
+    wanted = np.maximum(shares, 1e-9) * (available > 0)
+    for _ in range(100):
+        wanted *= available / np.maximum(wanted.sum(0), 1e-300)
+        wanted *= (sizes / wanted.sum(1))[:, None]
+    return np.asarray(wanted, dtype=np.float64)
+
+
+def _whole(wanted: FloatArray, size: int, left: IntArray) -> IntArray:
+    """Whole numbers near `wanted` that add up to `size`, never more than are left."""
+    taken = np.clip(np.floor(wanted), 0, left).astype(np.int64)
+    while (missing := size - int(taken.sum())) != 0:
+        if missing > 0:
+            c = int(np.argmax(np.where(taken < left, wanted - taken, -np.inf)))
+            taken[c] += min(missing, max(1, int(wanted[c] - taken[c])), int(left[c] - taken[c]))
+        else:  # only by what was carried over
+            taken[int(np.argmax(np.where(taken > 0, taken - wanted, -np.inf)))] -= 1
+    return taken
+
+
+def _shares(rng: np.random.Generator, weights: FloatArray) -> FloatArray:
     """A Dirichlet draw that survives tiny weights: gamma(a) = gamma(a + 1) * u^(1/a), kept in logarithms."""
     logs = np.full(len(weights), -np.inf)  # a class of weight 0 gets nothing
     some = weights > 0
@@ -50,18 +75,6 @@ def _shares(rng: np.random.Generator, weights: npt.NDArray[np.float64]) -> npt.N
         logs[rng.choice(np.flatnonzero(some), p=weights[some] / weights[some].sum())] = 0.0
     shares = np.exp(logs - logs.max())
     return np.asarray(shares / shares.sum(), dtype=np.float64)
-
-
-def _draw(rng: np.random.Generator, size: int, shares: npt.NDArray[np.float64], left: IntArray) -> IntArray:
-    """How many of each class: multinomial by `shares`, never more than are left. Each pass fills a class or ends."""
-    taken = np.zeros_like(left)
-    while (missing := size - int(taken.sum())) > 0:
-        open_ = taken < left
-        weights = np.where(open_, shares, 0.0)
-        if weights.sum() <= 0:  # only classes this client did not want are left
-            weights = np.where(open_, left - taken, 0).astype(np.float64)
-        taken = np.minimum(taken + rng.multinomial(missing, weights / weights.sum()), left)
-    return taken
 
 
 def quantity(examples: int, clients: int, alpha: float, seed: Seed) -> Parts:

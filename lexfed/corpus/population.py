@@ -40,6 +40,8 @@ class Data:
         for name in ("test", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} is a share: at least 0 and below 1")
+        if not self.test > 0:
+            raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
         for name in ("limit", "classes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} must be at least 1")
@@ -84,6 +86,11 @@ class Population:
         # in a simulation one root stands for every client's own key
         secret = derive(self.secret, "client", client)
         return Client(client, self.train.take(rows), self.common_validation, self.common_test, secret)
+
+    def pooled(self) -> "Population":
+        """One client that holds what all of them hold."""
+        text = self.seen_text
+        return replace(self, train=text, starts=np.array([0, len(text)]), unseen=0)
 
     def sampled(self, limit: int | None) -> "Population":
         """The same clients, scored on at most `limit` texts of each common set, every class in its share."""
@@ -147,7 +154,7 @@ def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus
 
 def hold_out(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
     """The rest, and a share of every class. A held-out text that occurs again in the rest is dropped from the rest."""
-    if share == 0:
+    if share == 0 or len(corpus) == 0:
         return corpus, corpus.take(np.arange(0))
     held = _of_every_class(corpus, share, seed)
     texts = list(corpus)
@@ -161,8 +168,8 @@ def stratified(corpus: Corpus, limit: int, seed: Seed) -> Corpus:
 
 
 def _of_every_class(corpus: Corpus, share: float, seed: Seed) -> IntArray:
-    """Positions of a share of every class, in their old order."""
+    """Positions of a share of every class, at least one text of each, in their old order."""
     rng = numpy_generator(seed)
     labels = corpus.labels if corpus.label_column is not None else np.zeros(len(corpus), dtype=np.int64)
     classes = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
-    return np.sort(np.concatenate([rows[: round(share * len(rows))] for rows in classes])).astype(np.int64)
+    return np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in classes])).astype(np.int64)

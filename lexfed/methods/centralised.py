@@ -26,5 +26,5 @@ class Centralised:
 
 
 def centralised(parts: Parts, options: Centralised) -> Method:
-    task = replace(parts.task, options=replace(parts.task.options, epochs=1))
+    task = replace(parts.task, options=replace(parts.task.options, epochs=1), rounds=options.epochs)
     return fedavg(replace(parts, task=task, sampler=Everyone(), optimizer=ServerOptimizer(), rounds=options.epochs))

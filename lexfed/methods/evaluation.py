@@ -1,11 +1,12 @@
 """Evaluation is a verb: clients score the model they would use, and answer in a few numbers. Nothing is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lexfed.corpus.population import Client
 from lexfed.corpus.text import Corpus
@@ -13,8 +14,11 @@ from lexfed.errors import ConfigError
 from lexfed.federation import Ask, ClientState, Handler, ServerState, request
 from lexfed.methods.training import Start, Task
 from lexfed.metrics import classification as metrics
+from lexfed.models.bilstm import PRIVATE_ROWS
 from lexfed.models.model import by_length
 from lexfed.params import ParameterSplit, Params, count
+from lexfed.seeds import Seed, derive
+from lexfed.vocabulary.reading import Reader, Reading
 from lexfed.wire import ClientId, Message, below
 
 
@@ -25,52 +29,81 @@ class Evaluation:
     every: int = 0  # rounds between scores on a few clients, for the curve; 0: none
     clients: int = 5  # how many those few are, the same each time
     last: int | None = None  # at the last round: this many clients instead of all
-    limit: int | None = None  # score on at most this many texts of the common test set, every class in its share
+    limit: int | None = None  # score on about this many texts of the common test set, every class in its share
 
     def __post_init__(self) -> None:
-        if self.every < 0 or self.clients < 1 or (self.last or 1) < 1 or (self.limit or 1) < 1:
+        if self.every < 0 or self.clients < 1 or min(1 if n is None else n for n in (self.last, self.limit)) < 1:
             raise ConfigError("evaluation.every must be at least 0; clients, last and limit at least 1")
 
 
-def evaluator(task: Task, classes: int, split: ParameterSplit, start: Start) -> Handler:
-    """Answer `evaluate` with the accuracy of the assembled model on a common set, globally and by own label shares."""
+Adapt = Callable[[Params, Client, ClientState, Message, Seed], Params]
+ReaderOf = Callable[[ClientState], Reader]
 
-    @lru_cache(maxsize=1)  # without private parameters all clients have one model: score it once per request
-    def score_shared(message: Message, corpus: Corpus) -> metrics.Confusion:
-        return score(task, below("model", message.arrays), corpus, classes)
+
+def evaluator(
+    task: Task, split: ParameterSplit, start: Start, adapt: Adapt | None = None, reader_of: ReaderOf | None = None
+) -> Handler:
+    """Answer `evaluate` with the accuracy of the assembled model on a common set, globally and by own label shares.
+
+    `adapt` is what the client would do to the model before it uses it; `reader_of` how it reads, if by a table of its own.
+    """
+
+    @lru_cache(maxsize=1)  # without anything private all clients have one model: run it once per request
+    def run_shared(message: Message, corpus: Corpus) -> Outputs:
+        return run(task, below("model", message.arrays), task.reader.read(corpus))
 
     def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
         corpus = client.common_validation if message.meta["split"] == "validation" else client.common_test
-        private = state.params or start(client)
-        if private:
-            confusion = score(task, split.join(below("model", message.arrays), private), corpus, classes)
+        mine = state if state.params else start(client)
+        if adapt is None and not mine.params:
+            outputs, private = run_shared(message, corpus), 0
         else:
-            confusion = score_shared(message, corpus)
-        return _answer(confusion, metrics.label_shares(client.train.labels, classes), count(private)), state
+            given = below("model", message.arrays)
+            # before a cut (LG-FedAvg's warm start) the private part is still everybody's, and comes with the rest
+            params = given if split.private(given) else split.join(given, mine.params)
+            seed = derive(client.secret, "evaluate", int(message.meta["step"]), int(message.meta["ask"]))
+            if adapt is not None:
+                params = adapt(params, client, mine, message, seed)
+            reader = reader_of(mine) if reader_of is not None else task.reader
+            outputs, private = run(task, params, reader.read(corpus)), count(split.private(params))
+        return _answer(outputs, task, client, private), state
 
     return handle
 
 
-def score(task: Task, params: Params, corpus: Corpus, classes: int) -> metrics.Confusion:
-    confusion = np.zeros((classes, classes), dtype=np.int64)
+@dataclass(frozen=True)
+class Outputs:
+    logits: Tensor  # (N, C)
+    labels: Tensor  # (N,)
+
+
+def run(task: Task, params: Params, reading: Reading) -> Outputs:
+    if reading.beyond is not None:  # words that only the public table has: looked up, never trained
+        params = {**params, PRIVATE_ROWS: reading.beyond}
     with torch.no_grad():
-        for batch in by_length(task.examples(corpus), size=256):
-            guess = task.model.predict(params, batch)
-            confusion += metrics.confusion_matrix(batch.labels.numpy(), guess.numpy(), classes)
-    return confusion
+        batches = list(by_length(reading.examples, size=256))
+        logits = torch.cat([task.model.logits(params, batch, None) for batch in batches])
+    return Outputs(logits, torch.cat([batch.labels for batch in batches]))
 
 
-def _answer(confusion: metrics.Confusion, shares: metrics.FloatArray, parameters_private: int) -> Message:
+def _answer(outputs: Outputs, task: Task, client: Client, parameters_private: int) -> Message:
     """Label shares and confusions stay on the client: it sends what is made of them."""
+    shares = metrics.label_shares(client.train.labels, task.classes)
+    everywhere = _confusion(outputs.logits, outputs.labels, task.classes)
+    at_home = _confusion(outputs.logits + task.adjustment(client), outputs.labels, task.classes)
     figures = {
-        "accuracy": metrics.accuracy(confusion),
-        "local_accuracy": metrics.local_accuracy(confusion, shares),
+        "accuracy": metrics.accuracy(everywhere),
+        "local_accuracy": metrics.local_accuracy(at_home, shares),
         "majority_accuracy": metrics.majority_accuracy(shares),
-        "macro_f1": metrics.macro_f1(confusion),
-        "texts": int(confusion.sum()),
+        "macro_f1": metrics.macro_f1(everywhere),
+        "texts": len(outputs.labels),
         "parameters_private": parameters_private,
     }
     return Message({name: torch.tensor(float(value), dtype=torch.float64) for name, value in figures.items()})
+
+
+def _confusion(logits: Tensor, labels: Tensor, classes: int) -> metrics.Confusion:
+    return metrics.confusion_matrix(labels.numpy(), logits.argmax(1).numpy(), classes)
 
 
 def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str = "test") -> dict[str, float]:

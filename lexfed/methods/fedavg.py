@@ -7,35 +7,66 @@
 The whole model travels, embedding table included: the rows that moved are the client's words.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from lexfed.corpus.population import Client
-from lexfed.federation import Federation, Method, Rounds, ServerState, Steps, once
-from lexfed.methods.evaluation import evaluator
+from lexfed.errors import ConfigError
+from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps, once
+from lexfed.methods.evaluation import Adapt, evaluator
 from lexfed.methods.parts import Parts
-from lexfed.methods.training import Trained, nothing_private, train, trainer
-from lexfed.params import ALL_SHARED, Params
+from lexfed.methods.training import Local, LocalUpdate, nothing_private, plain_update, train, trainer
+from lexfed.params import ALL_SHARED, ParameterSplit, Params
 from lexfed.seeds import Seed, derive
 from lexfed.wire import Message
 
+ServerProgram = Callable[[Federation, Seed, ServerState], Steps]
 
-def fedavg(parts: Parts) -> Method:
-    task = parts.task
 
-    def update(params: Params, client: Client, message: Message, seed: Seed) -> Trained:
-        return train(task, params, task.examples(client.train), task.options.epochs, seed)
+def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:
+    """The server half that most methods share: initialise what is shared, then average it, round after round."""
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
-        state = yield from once(state, "init", lambda s: replace(s, params=task.init(derive(seed, "init"))))
+        def init(s: ServerState) -> ServerState:
+            return replace(s, params=split.shared(parts.task.init(derive(seed, "init"))))
+
+        state = yield from once(state, "init", init)
         rounds = Rounds(parts.sampler, parts.mechanism, parts.optimizer)
         return (yield from rounds(federation, state, until=parts.rounds, seed=seed))
 
+    return server
+
+
+def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None = None) -> Method:
+    """`update` is for methods that train otherwise, `adapt` for those that do something before they use the model."""
     return Method(
         client={
-            "train": trainer(ALL_SHARED, nothing_private, update, parts.mechanism),
-            "evaluate": evaluator(task, parts.classes, ALL_SHARED, nothing_private),
+            "train": trainer(ALL_SHARED, nothing_private, update or plain_update(parts.task), parts.mechanism),
+            "evaluate": evaluator(parts.task, ALL_SHARED, nothing_private, adapt),
         },
-        server=server,
+        server=averaging(parts, ALL_SHARED),
         split=ALL_SHARED,
         rounds=parts.rounds,
     )
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """The `[fedavg_finetune]` table."""
+
+    epochs: int = 1  # as much as FedeVocab's adaptive pass
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigError("fedavg_finetune.epochs must be at least 1")
+
+
+def fedavg_finetune(parts: Parts, options: FineTune) -> Method:
+    """FedAvg, and every client fine-tunes the final model on its own texts before it uses it."""
+    task = parts.task
+
+    def adapt(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
+        local = Local(task.options.lr, options.epochs, adjustment=task.adjustment(client))
+        return train(task, params, task.reader.read(client.train).examples, local, seed).params
+
+    return fedavg(parts, adapt=adapt)

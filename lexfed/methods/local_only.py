@@ -4,18 +4,17 @@ It is FedAvg in which every parameter is private: nothing but an example count t
 every client, so `epochs` rounds give each client that many epochs, whatever the cohort.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
-from lexfed.federation import Federation, Method, Rounds, ServerState, Steps
+from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps
 from lexfed.methods.evaluation import evaluator
 from lexfed.methods.parts import Parts
-from lexfed.methods.training import Trained, train, trainer
-from lexfed.params import ALL_PRIVATE, Params
+from lexfed.methods.training import plain_update, trainer
+from lexfed.params import ALL_PRIVATE
 from lexfed.privacy.sampling import Everyone
 from lexfed.seeds import Seed, derive
-from lexfed.wire import Message
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,10 @@ class LocalOnly:
 
 
 def local_only(parts: Parts, options: LocalOnly) -> Method:
-    task = parts.task
+    task = replace(parts.task, options=replace(parts.task.options, epochs=1), rounds=options.epochs)
 
-    def start(client: Client) -> Params:
-        return task.init(derive(client.secret, "init"))
-
-    def update(params: Params, client: Client, message: Message, seed: Seed) -> Trained:
-        return train(task, params, task.examples(client.train), epochs=1, seed=seed)
+    def start(client: Client) -> ClientState:
+        return ClientState(task.init(derive(client.secret, "init")))
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         rounds = Rounds(Everyone(), parts.mechanism, parts.optimizer)
@@ -44,8 +40,8 @@ def local_only(parts: Parts, options: LocalOnly) -> Method:
 
     return Method(
         client={
-            "train": trainer(ALL_PRIVATE, start, update, parts.mechanism),
-            "evaluate": evaluator(task, parts.classes, ALL_PRIVATE, start),
+            "train": trainer(ALL_PRIVATE, start, plain_update(task), parts.mechanism),
+            "evaluate": evaluator(task, ALL_PRIVATE, start),
         },
         server=server,
         split=ALL_PRIVATE,

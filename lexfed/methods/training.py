@@ -2,20 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lexfed.corpus.population import Client
-from lexfed.corpus.text import Corpus
 from lexfed.errors import ConfigError
 from lexfed.federation import ClientState, Handler
-from lexfed.models.model import Example, Model, shuffled
+from lexfed.models.model import Classifier, Example, shuffled
 from lexfed.params import ParameterSplit, Params
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.seeds import Seed, derive
-from lexfed.vocabulary.word import Tokenizer
+from lexfed.vocabulary.reading import Reader
 from lexfed.wire import Message, below, pack
 
 
@@ -25,82 +26,134 @@ class Train:
 
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
     lr: float = 5e-3
+    decay: Literal["none", "linear"] = "none"  # linear: to zero over the rounds
     batch: int = 32
     epochs: int = 1
     weight_decay: float = 0.0
     max_length: int = 256  # words of a text that are read
+    # train with logits moved by this times the log of the client's own label shares, so that the model need not learn
+    # them; they are added for the client's own predictions and left out of global ones
+    logit_adjustment: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.lr > 0:
             raise ConfigError("train.lr must be above 0")
         if min(self.batch, self.epochs, self.max_length) < 1:
             raise ConfigError("train.batch, train.epochs and train.max_length must be at least 1")
+        if self.weight_decay < 0 or self.logit_adjustment < 0:
+            raise ConfigError("train.weight_decay and train.logit_adjustment must be at least 0")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A model, the tokenizer it reads with, and how it is trained."""
+    """A classifier, how texts are read for it, and how it is trained."""
 
-    model: Model
-    tokenizer: Tokenizer
+    model: Classifier
+    reader: Reader
     options: Train
+    classes: int
+    rounds: int
+    init: Callable[[Seed], Params]
 
-    def examples(self, corpus: Corpus) -> list[Example]:
-        limit = self.options.max_length
-        ids = (self.tokenizer.encode(text)[:limit] for text in corpus)
-        return [Example(i, int(label)) for i, label in zip(ids, corpus.labels, strict=True)]
+    def learning_rate(self, message: Message) -> float:
+        if self.options.decay == "none":
+            return self.options.lr
+        left = self.rounds - int(message.meta["round"])
+        return self.options.lr * max(1, left) / self.rounds  # what is done after the last round counts as part of it
 
-    def init(self, seed: Seed) -> Params:
-        return self.model.init(len(self.tokenizer.vocabulary), seed)
+    def adjustment(self, client: Client) -> Tensor:  # (C,)
+        """What the client's own label shares add to its logits; a class it has never seen counts as one text."""
+        counts = torch.bincount(torch.from_numpy(client.train.labels), minlength=self.classes).float() + 1
+        return self.options.logit_adjustment * torch.log(counts / counts.sum())
 
 
 @dataclass(frozen=True)
 class Trained:
     params: Params
     loss: float  # mean over the texts of the last epoch, as they were met
+    texts: int | None = None  # how many count as this client's weight; default: all of its own
 
 
-def train(task: Task, params: Params, examples: Sequence[Example], epochs: int, seed: Seed) -> Trained:
+def everything(name: str) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Local:
+    """One stage of local training."""
+
+    lr: float
+    epochs: int = 1
+    rate: Callable[[str], float] = everything  # times the learning rate, by parameter; 0 is frozen: no gradient at all
+    mu: float = 0.0  # FedProx: pull towards where training started
+    steps: int | None = None  # at most so many batches an epoch
+    adjustment: Tensor | None = None  # (C,) added to the logits
+
+
+def train(task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed) -> Trained:
     """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as they are."""
-    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
-    optimizer = _optimizer(task.options, list(leaves.values()))
-    loss_sum = 0.0
-    for epoch in range(epochs):
-        here, loss_sum = derive(seed, "epoch", epoch), 0.0
-        for number, batch in enumerate(shuffled(examples, task.options.batch, here)):
+    rates = {name: local.rate(name) for name in params}
+    leaves = {name: value.clone().requires_grad_() if rates[name] else value for name, value in params.items()}
+    groups = [{"params": [leaves[n]], "lr": rate * local.lr} for n, rate in rates.items() if rate]
+    optimizer = _optimizer(task.options, groups)
+    shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
+    loss_sum, met = 0.0, 0
+    for epoch in range(local.epochs):
+        here, loss_sum, met = derive(seed, "epoch", epoch), 0.0, 0
+        for number, batch in enumerate(islice(shuffled(examples, task.options.batch, here), local.steps)):
             optimizer.zero_grad()
-            loss = task.model.loss(leaves, batch, derive(here, "dropout", number))
+            logits = task.model.logits(leaves, batch, derive(here, "dropout", number))
+            loss = F.cross_entropy(logits + shift, batch.labels)
             loss.backward()  # type: ignore[no-untyped-call]
+            if local.mu:
+                _pull(leaves, params, local.mu)
             optimizer.step()
-            loss_sum += loss.item() * len(batch.labels)
-    return Trained({name: value.detach() for name, value in leaves.items()}, loss_sum / len(examples))
+            loss_sum, met = loss_sum + loss.item() * len(batch.labels), met + len(batch.labels)
+    return Trained({name: value.detach() for name, value in leaves.items()}, loss_sum / max(met, 1))
 
 
-def _optimizer(options: Train, leaves: list[Tensor]) -> torch.optim.Optimizer:
+def _pull(leaves: Params, start: Params, mu: float) -> None:
+    """The gradient of mu/2 |w - w_start|^2."""
+    for name, leaf in leaves.items():
+        if leaf.grad is not None:
+            leaf.grad.add_(leaf.detach() - start[name], alpha=mu)
+
+
+def _optimizer(options: Train, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
     if options.optimizer == "sgd":
-        return torch.optim.SGD(leaves, options.lr, weight_decay=options.weight_decay, fused=True)
+        return torch.optim.SGD(groups, options.lr, weight_decay=options.weight_decay, fused=True)
     kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
-    return kind(leaves, options.lr, weight_decay=options.weight_decay, fused=True)
+    return kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
 
 
-Start = Callable[[Client], Params]
-LocalUpdate = Callable[[Params, Client, Message, Seed], Trained]
+Start = Callable[[Client], ClientState]
+LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]
 
 
 def trainer(split: ParameterSplit, start: Start, update: LocalUpdate, mechanism: Mechanism) -> Handler:
     """Answer `train`: assemble the model, update it, send how the shared part moved, keep the private part."""
 
     def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+        state = state if state.params else start(client)
         shared = below("model", message.arrays)
-        before = split.join(shared, state.params or start(client))
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
-        after = update(before, client, message, seed)
+        after = update(split.join(shared, state.params), client, state, message, seed)
         delta = {name: after.params[name] - value for name, value in shared.items()}
-        reply = Message(pack(mechanism.bound(delta, len(client.train), after.loss, message)))
+        reply = Message(pack(mechanism.bound(delta, after.texts or len(client.train), after.loss, message)))
         return reply, ClientState(split.private(after.params), state.blobs)
 
     return handle
 
 
-def nothing_private(client: Client) -> Params:
-    return {}
+def plain_update(task: Task, mu: float = 0.0) -> LocalUpdate:
+    """E epochs of everything the client assembled."""
+
+    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
+        local = Local(task.learning_rate(message), task.options.epochs, mu=mu, adjustment=task.adjustment(client))
+        return train(task, params, task.reader.read(client.train).examples, local, seed)
+
+    return update
+
+
+def nothing_private(client: Client) -> ClientState:
+    return ClientState()

@@ -29,8 +29,9 @@ def class_accuracy(confusion: Confusion) -> FloatArray:
 
 
 def local_accuracy(confusion: Confusion, shares: FloatArray) -> float:
-    """sum_c p_k(c) * accuracy of class c."""
-    return float(shares @ class_accuracy(confusion))
+    """sum_c p_k(c) * accuracy of class c, over the classes that the test set has."""
+    tested = shares * (confusion.sum(1) > 0)
+    return float(tested @ class_accuracy(confusion) / tested.sum()) if tested.sum() > 0 else 0.0
 
 
 def majority_accuracy(shares: FloatArray) -> float:

@@ -1,44 +1,27 @@
 """A bidirectional LSTM classifier: embed, read both ways, pool over the real words, classify."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from lexfed.errors import ConfigError
-from lexfed.models.model import Batch, dropout
+from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Batch, ModelOptions, dropout
 from lexfed.params import Params
 from lexfed.seeds import Seed, torch_generator
 
-EMBEDDING = "embedding.weight"
+TABLE = "embedding.weight"
+PRIVATE_ROWS = "embedding.private"  # more rows of the table, under a name of their own
+PROJECTION = "embedding.projection"  # from a table of another dimension
 _LSTM = tuple(
     f"lstm.{kind}_l0{way}" for way in ("", "_reverse") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 )
 
 
 @dataclass(frozen=True)
-class BiLSTM:
-    """The `[model]` table. Defaults are FedeVocab's sizes (1,446,002 parameters above the embedding, two classes)."""
-
-    name: Literal["bilstm"] = "bilstm"
-    embedding: int = 300
-    hidden: int = 300
-    dropout: float = 0.5
-    pooling: Literal["mean", "attention"] = "mean"
-
-    def __post_init__(self) -> None:
-        if self.embedding < 1 or self.hidden < 1:
-            raise ConfigError("model.embedding and model.hidden must be at least 1")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("model.dropout is a share: at least 0 and below 1")
-
-
-@dataclass(frozen=True)
 class BiLSTMClassifier:
-    options: BiLSTM
+    options: ModelOptions
     classes: int
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
@@ -48,7 +31,7 @@ class BiLSTMClassifier:
         def uniform(*shape: int, bound: float) -> Tensor:
             return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
-        params = {EMBEDDING: torch.empty(vocab_size, d).normal_(0, 0.1, generator=generator)}
+        params = {TABLE: torch.empty(vocab_size, d).normal_(0, 0.1, generator=generator)}
         shapes = {"weight_ih": (4 * h, d), "weight_hh": (4 * h, h), "bias_ih": (4 * h,), "bias_hh": (4 * h,)}
         for name in _LSTM:
             params[name] = uniform(*shapes[name.split(".")[1].split("_l0")[0]], bound=h**-0.5)
@@ -62,7 +45,7 @@ class BiLSTMClassifier:
         generator = None if seed is None else torch_generator(seed)
         packed = pack_padded_sequence(batch.ids, batch.lengths, batch_first=True)
         ids, batch_sizes = packed.data, packed.batch_sizes  # (N,) the N real words, all first words first
-        x = dropout(F.embedding(ids, params[EMBEDDING]), self.options.dropout, generator)  # (N, d)
+        x = dropout(_embed(params, ids), self.options.dropout, generator)  # (N, d)
         start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
         states, _, _ = torch.lstm(
             x, batch_sizes, (start, start), [params[name] for name in _LSTM], True, 1, 0.0, False, True
@@ -82,8 +65,13 @@ class BiLSTMClassifier:
         total = scores.new_zeros(len(lengths)).index_add(0, text, weights)
         return empty.index_add(0, text, states * weights[:, None]) / total[:, None]
 
-    def loss(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
-        return F.cross_entropy(self.logits(params, batch, seed), batch.labels)
+    def depth(self, name: str) -> int:
+        return {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER, "output": HEAD}[name.split(".")[0]]
 
-    def predict(self, params: Params, batch: Batch) -> Tensor:
-        return self.logits(params, batch, None).argmax(1)
+
+def _embed(params: Params, ids: Tensor) -> Tensor:
+    table = params[TABLE]
+    if PRIVATE_ROWS in params:
+        table = torch.cat([table, params[PRIVATE_ROWS]])
+    x = F.embedding(ids, table)
+    return x @ params[PROJECTION] if PROJECTION in params else x

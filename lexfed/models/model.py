@@ -2,13 +2,34 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from lexfed.errors import ConfigError
 from lexfed.params import Params
 from lexfed.seeds import Seed, torch_generator
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """The `[model]` table. Defaults are FedeVocab's BiLSTM (1,446,002 parameters above the embedding, two classes)."""
+
+    name: str = "bilstm"  # or "minilm", or a Hugging Face encoder by hub name or folder
+    # of the BiLSTM
+    embedding: int = 300
+    hidden: int = 300
+    dropout: float = 0.5
+    pooling: Literal["mean", "attention"] = "mean"
+    # of a Hugging Face encoder
+    pretrained: bool = True
+
+    def __post_init__(self) -> None:
+        if self.embedding < 1 or self.hidden < 1:
+            raise ConfigError("model.embedding and model.hidden must be at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("model.dropout is a share: at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -26,13 +47,16 @@ class Batch:
     labels: Tensor  # (B,) int64
 
 
-class Model(Protocol):
+class Classifier(Protocol):
     def init(self, vocab_size: int, seed: Seed) -> Params: ...
-    def loss(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
-        """The mean loss of the batch. `seed` is dropout's; None means no dropout."""
+    def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+        """(B, C). `seed` is dropout's; None means no dropout."""
 
-    def predict(self, params: Params, batch: Batch) -> Tensor:
-        """The class of each text, (B,)."""
+    def depth(self, name: str) -> int:
+        """Where a parameter is: EMBEDDING, ENCODER or HEAD. Methods that part a model part it here."""
+
+
+EMBEDDING, ENCODER, HEAD = range(3)
 
 
 def collate(examples: Sequence[Example]) -> Batch:

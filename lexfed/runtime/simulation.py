@@ -34,7 +34,7 @@ class Site:
         if luck == "dropout":
             return None
         reply, after = method.client[verb](message, population.client(client), self.store.load(client, clock))
-        check_outgoing(verb, reply, method.split)
+        check_outgoing(verb, reply, method.split_for(verb))
         if verb != "evaluate" and luck != "stale":
             self.store.save(client, clock, after)
         if luck == "lost":

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -72,11 +72,24 @@ def most_frequent(counts: Mapping[str, int], size: int, minimum: int) -> Vocabul
     return Vocabulary((UNKNOWN, *(word for word, _ in kept)), (rest, *(n for _, n in kept)))
 
 
+def of_list(tokens: Iterable[str], size: int) -> Vocabulary:
+    """The first words of a list that is ordered by frequency, as published tables are."""
+    kept = (UNKNOWN, *(token for token in tokens if token != UNKNOWN))[:size]
+    return Vocabulary(kept, (0,) * len(kept))
+
+
+def reordered(vocabulary: Vocabulary, last: Callable[[str], bool]) -> Vocabulary:
+    """The same tokens, those that `last` picks behind all others."""
+    order = sorted(range(len(vocabulary)), key=lambda i: last(vocabulary.tokens[i]))
+    return Vocabulary(tuple(vocabulary.tokens[i] for i in order), tuple(vocabulary.counts[i] for i in order))
+
+
 @dataclass(frozen=True)
 class Words:
     """The `[vocabulary]` table: one word list that server and clients know."""
 
     corpus: str = "clients"  # "clients" pools all clients' words: it shows them to the server. Else: public text
+    vectors: str | None = None  # a public table of word vectors: its words are the vocabulary, and start from them
     size: int = 20_000
     minimum: int = 1
 
@@ -85,7 +98,9 @@ class Words:
             raise ConfigError("vocabulary.size must be at least 2 and vocabulary.minimum at least 1")
 
 
-def build(options: Words, clients: Corpus) -> Vocabulary:
+def build(options: Words, clients: Corpus, public: Iterable[str] | None) -> Vocabulary:
+    if public is not None:
+        return of_list(public, options.size)
     corpus = clients if options.corpus == "clients" else load(options.corpus)
     vocabulary = most_frequent(count_words(corpus), options.size, options.minimum)
     if len(vocabulary) == 1:

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from lexfed.models.bilstm import EMBEDDING, BiLSTM, BiLSTMClassifier
-from lexfed.models.model import Example, by_length, collate, shuffled
+from lexfed.models.bilstm import TABLE, BiLSTMClassifier
+from lexfed.models.model import Example, ModelOptions, by_length, collate, shuffled
 from lexfed.params import Params, count
 from lexfed.seeds import root
 
@@ -12,7 +12,7 @@ POOLINGS = ["mean", "attention"]
 
 
 def classifier(pooling: str = "mean", dropout: float = 0.0) -> tuple[BiLSTMClassifier, Params]:
-    model = BiLSTMClassifier(BiLSTM(embedding=6, hidden=5, dropout=dropout, pooling=pooling), classes=3)  # type: ignore[arg-type]
+    model = BiLSTMClassifier(ModelOptions(embedding=6, hidden=5, dropout=dropout, pooling=pooling), classes=3)  # type: ignore[arg-type]
     return model, model.init(8, root(0))
 
 
@@ -20,7 +20,7 @@ def reference(params: Params, ids: list[int], pooling: str) -> torch.Tensor:
     """One text alone through torch's own module: no padding, no packing."""
     lstm = nn.LSTM(6, 5, batch_first=True, bidirectional=True)
     lstm.load_state_dict({name.removeprefix("lstm."): value for name, value in params.items() if "lstm" in name})
-    states = lstm(params[EMBEDDING][ids][None])[0][0]  # (T, 2h)
+    states = lstm(params[TABLE][ids][None])[0][0]  # (T, 2h)
     if pooling == "mean":
         pooled = states.mean(0)
     else:
@@ -50,19 +50,19 @@ def test_padding_is_never_read(pooling: str) -> None:
 
 
 def test_parameters_above_the_embedding_are_the_papers() -> None:
-    params = BiLSTMClassifier(BiLSTM(), classes=2).init(1, root(0))
-    assert count(params) - params[EMBEDDING].numel() == 1_446_002
+    params = BiLSTMClassifier(ModelOptions(), classes=2).init(1, root(0))
+    assert count(params) - params[TABLE].numel() == 1_446_002
 
 
 def test_dropout_has_its_own_seed() -> None:
     model, params = classifier(dropout=0.5)
     batch = collate(TEXTS)
     torch.manual_seed(0)
-    first = model.loss(params, batch, root(1))
+    first = model.logits(params, batch, root(1))
     torch.manual_seed(1)
-    assert torch.equal(first, model.loss(params, batch, root(1))), "torch's global generator is not read"
-    assert not torch.equal(first, model.loss(params, batch, root(2)))
-    assert torch.equal(model.loss(params, batch, None), model.loss(params, batch, None))
+    assert torch.equal(first, model.logits(params, batch, root(1))), "torch's global generator is not read"
+    assert not torch.equal(first, model.logits(params, batch, root(2)))
+    assert torch.equal(model.logits(params, batch, None), model.logits(params, batch, None))
 
 
 def test_an_epoch_meets_every_text_once_in_another_order() -> None:

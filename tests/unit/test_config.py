@@ -29,7 +29,7 @@ def test_every_shipped_experiment_is_valid(path: Path) -> None:
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"data": 3}, "'data' is a table: write [data], not data = 3"),
         ({"data": {"alpha": 0}}, "data.alpha must be above 0, not 0; 0.1 is strong skew, 100 is almost none"),
-        ({"data": {"alpha": float("nan")}}, "data.alpha must be above 0, not nan; 0.1 is strong skew, 100 is almost none"),
+        ({"data": {"alpha": float("nan")}}, "data.alpha must be a finite number, not nan"),
         ({"data": {"limit": "all"}}, "data.limit must be a whole number, not 'all'"),
         ({"method": "fedagv"}, "method = 'fedagv' is not known; did you mean 'fedavg'?"),
         ({"train": {"lr": -1}}, "train.lr must be above 0"),

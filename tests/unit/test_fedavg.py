@@ -15,13 +15,15 @@ from lexfed.methods.fedavg import fedavg
 from lexfed.methods.local_only import LocalOnly, local_only
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import Task, Train
-from lexfed.models.bilstm import BiLSTM, BiLSTMClassifier
+from lexfed.models.bilstm import BiLSTMClassifier
+from lexfed.models.model import ModelOptions
 from lexfed.optim import ServerOptimizer
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.privacy.sampling import Everyone
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.seeds import root
+from lexfed.vocabulary.reading import SharedReader
 from lexfed.vocabulary.word import WordTokenizer, count_words, most_frequent
 from tests.conftest import hand_made
 
@@ -30,9 +32,10 @@ TOKENIZER = WordTokenizer(most_frequent(count_words(PEOPLE.train), 100, 1))
 
 
 def parts(**options: object) -> Parts:
-    model = BiLSTMClassifier(BiLSTM(embedding=6, hidden=5, dropout=0.0), classes=2)
+    model = BiLSTMClassifier(ModelOptions(embedding=6, hidden=5, dropout=0.0), classes=2)
     train = Train(**{"optimizer": "sgd", "lr": 0.5, "batch": 16, "epochs": 2, **options})  # type: ignore[arg-type]
-    return Parts(Task(model, TOKENIZER, train), 2, Everyone(), NoPrivacy(), ServerOptimizer(), rounds=1)
+    task = Task(model, SharedReader(TOKENIZER, 256), train, 2, 1, lambda seed: model.init(len(TOKENIZER.vocabulary), seed))
+    return Parts(task, Everyone(), NoPrivacy(), ServerOptimizer(), rounds=1)
 
 
 def run(method: Method, store: Path) -> list[ServerState]:

@@ -1,0 +1,77 @@
+"""LG-FedAvg (Liang et al., 2020): local representations, global model.
+
+    warm start:  FedAvg of the whole model
+    then:        the lower layers L_k stay with client k and persist; the upper layers U are averaged
+
+    client k:  L_k, U_k <- E epochs from L_k, U;   send U_k - U;   keep L_k
+    server:    U <- U + sum_k (n_k / n) (U_k - U)
+
+Cut just above the embedding and without a warm start, it is FedeVocab without adaptive updating, with one public vocabulary.
+During the warm start everything travels, as in FedAvg.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lexfed.corpus.population import Client
+from lexfed.errors import ConfigError
+from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps, once, request
+from lexfed.methods.evaluation import evaluator
+from lexfed.methods.parts import Parts
+from lexfed.methods.training import nothing_private, plain_update, trainer
+from lexfed.models.model import EMBEDDING, ENCODER
+from lexfed.params import ALL_SHARED, ParameterSplit
+from lexfed.seeds import Seed, derive
+from lexfed.wire import Message, below, under
+
+
+@dataclass(frozen=True)
+class LGFedAvg:
+    """The `[lg_fedavg]` table."""
+
+    cut: Literal["embedding", "encoder"] = "embedding"  # the uppermost layer that stays
+    warm: int = 5  # rounds of FedAvg first
+
+    def __post_init__(self) -> None:
+        if self.warm < 0:
+            raise ConfigError("lg_fedavg.warm must be at least 0")
+
+
+def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
+    task, update = parts.task, plain_update(parts.task)
+    uppermost = {"embedding": EMBEDDING, "encoder": ENCODER}[options.cut]
+    split = ParameterSplit(lambda name: task.model.depth(name) <= uppermost)
+
+    def start(client: Client) -> ClientState:  # a client that was not there when the lower layers were handed out
+        return ClientState(split.private(task.init(derive(client.secret, "init"))))
+
+    def install(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+        return Message(), ClientState(below("start", message.arrays))
+
+    def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
+        def cut(s: ServerState) -> ServerState:
+            clock = request(replace(s, params={}), ask=0)
+            hand_out = replace(clock, arrays=under("start", split.private(s.params)))
+            for _ in federation.ask("install", dict.fromkeys(federation.clients, hand_out)):
+                pass
+            return replace(s, params=split.shared(s.params), opt_state={})
+
+        state = yield from once(state, "init", lambda s: replace(s, params=task.init(derive(seed, "init"))))
+        rounds = Rounds(parts.sampler, parts.mechanism, parts.optimizer)
+        warm = min(options.warm, parts.rounds)
+        state = yield from replace(rounds, verb="warm")(federation, state, until=warm, seed=seed)
+        state = yield from once(state, "cut", cut)
+        return (yield from rounds(federation, state, until=parts.rounds, seed=seed))
+
+    return Method(
+        client={
+            "warm": trainer(ALL_SHARED, nothing_private, update, parts.mechanism),
+            "install": install,
+            "train": trainer(split, start, update, parts.mechanism),
+            "evaluate": evaluator(task, split, start),
+        },
+        server=server,
+        split=split,
+        open_verbs=frozenset({"warm"}),
+        rounds=parts.rounds,
+    )
