@@ -19,14 +19,14 @@ from lexfed.methods.parts import Parts
 from lexfed.methods.training import Task
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.model import Classifier
-from lexfed.models.transformer import EncoderClassifier, resolve
+from lexfed.models.transformer import load_encoder, resolve
 from lexfed.params import Params
 from lexfed.privacy import sampling
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.seeds import Seed, derive, root, torch_generator
 from lexfed.vocabulary import vectors, word
 from lexfed.vocabulary.reading import SharedReader, initial_rows
-from lexfed.vocabulary.subword import PretrainedTokenizer
+from lexfed.vocabulary.subword import load_tokenizer
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.word import Tokenizer, WordTokenizer
 
@@ -59,13 +59,14 @@ def assemble(config: Config) -> Assembly:
         people = people.pooled()
     public = vectors.load(config.vocabulary.vectors) if config.vocabulary.vectors else None
     tokenizer = _tokenizer(config, people, public)
+    model = _model(config, people.classes)
     task = Task(
-        model=_model(config, people.classes),
+        model=model,
         reader=SharedReader(tokenizer, config.train.max_length),
         options=config.train,
         classes=people.classes,
         rounds=config.rounds,
-        init=_init(config, people.classes, tokenizer, public),
+        init=_init(config, model, tokenizer, public),
     )
     alone = config.method in ("local_only", "centralised")  # whatever the cohort: everyone
     parts = Parts(
@@ -83,12 +84,12 @@ def assemble(config: Config) -> Assembly:
 def _model(config: Config, classes: int) -> Classifier:
     if config.model.name == "bilstm":
         return BiLSTMClassifier(config.model, classes)
-    return EncoderClassifier(config.model.name, classes, config.model.pretrained)
+    return load_encoder(config.model.name, classes, config.model.pretrained)
 
 
 def _tokenizer(config: Config, people: Population, public: PublicTable | None) -> Tokenizer:
     if config.model.name != "bilstm":  # a pretrained model's tokenizer and table belong together
-        return PretrainedTokenizer(resolve(config.model.name), config.train.max_length)
+        return load_tokenizer(resolve(config.model.name), config.train.max_length)
     vocabulary = word.build(config.vocabulary, people.seen_text, public.words if public else None)
     if config.method == "fedrecon":
         vocabulary = word.reordered(vocabulary, last=is_private_token)
@@ -99,9 +100,8 @@ def _public_tokens(tokenizer: Tokenizer) -> int:
     return sum(not is_private_token(token) for token in tokenizer.vocabulary.tokens)
 
 
-def _init(config: Config, classes: int, tokenizer: Tokenizer, public: PublicTable | None) -> Callable[[Seed], Params]:
+def _init(config: Config, model: Classifier, tokenizer: Tokenizer, public: PublicTable | None) -> Callable[[Seed], Params]:
     """The model as training begins; its word table from the public vectors, where there are some."""
-    model = _model(config, classes)
     size = len(tokenizer.vocabulary) if isinstance(tokenizer, WordTokenizer) else 0
     wide = public is not None and public.dimension != config.model.embedding and not config.fedevocab.vectors
     if wide and config.model.name == "bilstm" and public is not None:

@@ -24,6 +24,7 @@ class Checkpoint:
     state: ServerState
     closes_round: bool = False  # the state ends a round, whose record is due
     tally: Mapping[str, Any] = field(default_factory=dict)  # what was counted since the last record
+    experiment: str = ""  # the fingerprint of the configuration it belongs to
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -43,6 +44,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "done": sorted(state.done),
         "closes_round": checkpoint.closes_round,
         "tally": dict(checkpoint.tally),
+        "experiment": checkpoint.experiment,
     }
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=2).encode())
     for other in folder.glob("state-*.safetensors"):
@@ -70,7 +72,7 @@ def load(folder: Path) -> Checkpoint:
             step=manifest["step"],
             done=frozenset(manifest["done"]),
         )
-        return Checkpoint(state, manifest["closes_round"], manifest["tally"])
+        return Checkpoint(state, manifest["closes_round"], manifest["tally"], manifest["experiment"])
     except (OSError, ValueError, KeyError, TypeError, WireError) as error:
         raise CheckpointError(f"the checkpoint in {folder} can't be read: {error}") from error
 

@@ -37,6 +37,8 @@ def main() -> None:
         sys.exit(2)
     except click.ClickException as error:
         _fail(error.format_message())
+    except OSError as error:  # a full disk, a path that can't be written
+        _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (KeyboardInterrupt, click.exceptions.Abort):
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
@@ -74,6 +76,10 @@ def run(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
 ) -> None:
     """Train as CONFIG says, and write a run directory."""
+    if workers:
+        from lexfed.runtime.forking import warm_up
+
+        warm_up()
     from lexfed import launch
     from lexfed.errors import ConfigError
 
@@ -94,6 +100,9 @@ def demo(
     """Twenty clients' film reviews, trained alone, together, and pooled: what does federation gain, and cost?"""
     import time
 
+    from lexfed.runtime.forking import warm_up
+
+    warm_up()
     from lexfed import launch
     from lexfed.rundir import refuse_existing
 

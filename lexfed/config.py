@@ -5,6 +5,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -90,6 +91,11 @@ def differences(one: Config, other: Config) -> list[str]:
     """The keys in which two configurations differ, as `table.key`."""
     left, right = _flat(dataclasses.asdict(one)), _flat(dataclasses.asdict(other))
     return [key for key in left if left[key] != right[key]]
+
+
+def fingerprint(config: Config) -> str:
+    """Of all that gives a run's state its meaning: everything but its name and its number of rounds."""
+    return blake2b(to_toml(dataclasses.replace(config, name="any", rounds=1)).encode(), digest_size=16).hexdigest()
 
 
 def _flat(table: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -17,7 +17,7 @@ from lexfed.params import ALL_SHARED, ParameterSplit, Params, Update, add
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.privacy.sampling import Sampler
 from lexfed.seeds import Seed, derive
-from lexfed.wire import ClientId, Message, Meta, Verb, size, under, unpack
+from lexfed.wire import ClientId, Message, Meta, Verb, size, under, unpack, well_formed
 
 # At most one reply per client, in the order asked; who is missing or malformed has dropped out.
 Requests = Mapping[ClientId, Message]
@@ -52,10 +52,12 @@ def blocks(cohort: Sequence[ClientId]) -> list[Sequence[ClientId]]:
     return [cohort[start : start + length] for start in range(0, len(cohort), length)]
 
 
-def add_replies(replies: Iterator[tuple[ClientId, Message]]) -> Sum:
+def add_replies(verb: Verb, requests: Requests, replies: Iterator[tuple[ClientId, Message]]) -> Sum:
+    """The sum of a block. A malformed reply counts as none: its client has dropped out."""
     total = Sum()
-    for _, reply in replies:
-        total += Sum(unpack(reply.arrays), 1, size(reply))
+    for client, reply in replies:
+        if well_formed(verb, requests[client], reply):
+            total += Sum(unpack(reply.arrays), 1, size(reply))
     return total
 
 
@@ -65,7 +67,8 @@ def plain(ask: Ask) -> Total:
     def total(verb: Verb, requests: Requests) -> Sum:
         result = Sum()
         for block in blocks(list(requests)):
-            result += add_replies(ask(verb, {client: requests[client] for client in block}))
+            asked = {client: requests[client] for client in block}
+            result += add_replies(verb, asked, ask(verb, asked))
         return result
 
     return total

@@ -1,5 +1,6 @@
 """Starting, resuming and forking runs: everything is checked first, and only then is anything written."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +8,12 @@ from pathlib import Path
 from rich.console import Console
 
 from lexfed import checkpoint, config, rundir
-from lexfed.assembly import assemble
+from lexfed.assembly import Assembly, assemble
 from lexfed.checkpoint import Checkpoint
 from lexfed.config import Config
 from lexfed.errors import CheckpointError, ConfigError
 from lexfed.report import page, progress
-from lexfed.report.tensorboard import with_events
+from lexfed.report import tensorboard as events
 from lexfed.rundir import Record, RunDir
 from lexfed.runtime.store import Store
 from lexfed.session import Run, execute
@@ -36,12 +37,20 @@ def start(path: Path, settings: Sequence[str], out: Path | None, source: Path | 
     rundir.refuse_existing(out)
     if how.record_wire is not None:
         rundir.refuse_existing(how.record_wire)
-    fork = _open_fork(source, parsed) if source is not None else None
+        if how.record_wire.resolve() == out.resolve():
+            raise ConfigError("--record-wire and --out must be different directories")
+    if how.tensorboard:
+        events.require()
     assembly = assemble(parsed)  # everything that can be wrong with the input shows here
-    directory = rundir.create(out, parsed)
-    if fork is not None:
-        _copy_fork(*fork, directory)
-    return _run(Run(assembly, directory, fork[1] if fork else None, how.workers, how.record_wire), how)
+    if how.record_wire is not None:
+        how.record_wire.mkdir(parents=True)
+    if source is not None:
+        kept = _fork(source, assembly, out)
+    else:
+        kept = None
+        rundir.create(out, parsed)
+    with RunDir(out).lock():
+        return _run(Run(assembly, RunDir(out), kept, how.workers, how.record_wire), how)
 
 
 def resume(path: Path, settings: Sequence[str], how: How) -> RunDir:
@@ -49,38 +58,52 @@ def resume(path: Path, settings: Sequence[str], how: How) -> RunDir:
     directory = RunDir(path)
     if not (path / "config.toml").is_file():
         raise ConfigError(f"{path} is not a run directory (no config.toml)")
-    before = directory.config()
-    parsed = config.load(path / "config.toml", settings)
-    changed = [key for key in config.differences(before, parsed) if key != "rounds"]
+    if how.tensorboard:
+        events.require()
+    with directory.lock():
+        before = directory.config()
+        parsed = config.load(path / "config.toml", settings)
+        _check_growth(before, parsed)
+        kept = checkpoint.load(directory.checkpoint) if (directory.checkpoint / checkpoint.MANIFEST).exists() else None
+        if kept is not None and kept.experiment != config.fingerprint(before):
+            raise CheckpointError(f"the checkpoint in {directory.checkpoint} is of another run")
+        assembly = assemble(parsed)
+        directory.write_config(parsed)
+        return _run(Run(assembly, directory, kept, how.workers, how.record_wire), how)
+
+
+def _check_growth(before: Config, after: Config) -> None:
+    changed = [key for key in config.differences(before, after) if key != "rounds"]
     if changed:
         raise ConfigError(f"a resumed run keeps its configuration, but {changed[0]} was changed; fork it with --from")
-    if parsed.rounds < before.rounds:
-        raise ConfigError(f"rounds can only grow on resume: {before.rounds} -> {parsed.rounds}")
-    kept = checkpoint.load(directory.checkpoint) if (directory.checkpoint / checkpoint.MANIFEST).exists() else None
-    assembly = assemble(parsed)
-    directory.write_config(parsed)
-    return _run(Run(assembly, directory, kept, how.workers, how.record_wire), how)
+    if after.rounds < before.rounds:
+        raise ConfigError(f"rounds can only grow on resume: {before.rounds} -> {after.rounds}")
+    if after.rounds > before.rounds and after.method in ("local_only", "centralised"):
+        raise ConfigError(f"{after.method} counts epochs, not rounds: fork it with --from and {after.method}.epochs")
 
 
-def _open_fork(source: Path, parsed: Config) -> tuple[RunDir, Checkpoint]:
-    """The run to fork. What gives its state a meaning must be the same in both."""
-    run = RunDir(source.parent if source.name == "checkpoint" else source)
-    if not (run.path / "config.toml").is_file():
+def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
+    """Copy records and client states up to another run's checkpoint; what a killed round left behind it is not copied."""
+    origin = RunDir(source.parent if source.name == "checkpoint" else source)
+    if not (origin.path / "config.toml").is_file():
         raise CheckpointError(f"{source} is not a run: --from wants a run directory or its checkpoint/")
-    kept = checkpoint.load(run.checkpoint)
-    for key in config.differences(run.config(), parsed):
-        if key == "method" or key.split(".")[0] in ("data", "vocabulary", "model"):
-            raise CheckpointError(f"{source} is of another experiment: its {key} differs")
-    return run, kept
-
-
-def _copy_fork(source: RunDir, kept: Checkpoint, target: RunDir) -> None:
-    """Records and client states up to the checkpoint; what a killed round left behind it is not copied."""
-    for record in source.records():
-        if record["round"] <= kept.state.round:
-            target.append(record)
-    Store(source.clients).copy_before(kept.state.step, Store(target.clients))
-    checkpoint.save(target.checkpoint, kept)
+    with origin.lock():
+        kept = checkpoint.load(origin.checkpoint)
+        for key in config.differences(origin.config(), assembly.config):
+            # what gives the state its meaning must be the same in both
+            if key in ("method", "seed") or key.split(".")[0] in ("data", "vocabulary", "model"):
+                raise CheckpointError(f"{source} is of another experiment: its {key} differs")
+        if kept.state.round >= assembly.method.rounds:
+            raise CheckpointError(f"{source} has {kept.state.round} rounds already: ask for more than that")
+        unfinished = rundir.create(out.with_name(f".{out.name}.fork"), assembly.config)
+        for record in origin.records():
+            if record["round"] <= kept.state.round:
+                unfinished.append(record)
+        Store(origin.clients).copy_before(kept.state.step, Store(unfinished.clients))
+        ours = Checkpoint(kept.state, kept.closes_round, kept.tally, config.fingerprint(assembly.config))
+        checkpoint.save(unfinished.checkpoint, ours)
+        unfinished.path.rename(out)  # a fork is there as a whole, or not at all
+    return ours
 
 
 def _run(run: Run, how: How) -> RunDir:
@@ -94,16 +117,20 @@ def _run(run: Run, how: How) -> RunDir:
         soft_wrap=True,
     )
     try:
-        progress.show(_events(run, how), method.rounds, done, console)
+        progress.show(_records(run, how), method.rounds, done, console)
     except KeyboardInterrupt:
-        console.print(f"stopped; go on with: lexfed run {run.directory.path} --resume", highlight=False, soft_wrap=True)
+        words = ["lexfed", "run", str(run.directory.path), "--resume"]
+        words += ["--record-wire", str(how.record_wire)] if how.record_wire else []
+        console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
     if run.directory.summary()["stopped"] == "diverged":
-        console.print("diverged: the loss is no longer a number; lower train.lr or server.lr. The last good round is kept.")
+        console.print(
+            "diverged: no longer numbers; lower train.lr or server.lr. The last good round is kept.", soft_wrap=True
+        )
     page.write(run.directory)
     return run.directory
 
 
-def _events(run: Run, how: How) -> Iterator[Record]:
+def _records(run: Run, how: How) -> Iterator[Record]:
     records = execute(run)
-    return with_events(records, run.directory.path / "tensorboard") if how.tensorboard else records
+    return events.with_events(records, run.directory.path / "tensorboard") if how.tensorboard else records

@@ -1,6 +1,6 @@
 """Parameters, their split into shared and private, and the algebra of updates: everything in an update adds up."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -66,14 +66,6 @@ def _plus(left: Tensor | Rows, right: Tensor | Rows) -> Tensor | Rows:
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return left + right
     raise ValueError("a dense entry can't be added to rows")
-
-
-def summed(updates: Iterable[Update]) -> Update:
-    """Their sum from left to right. The order is part of the result: floating-point addition does not associate."""
-    total: Update = {}
-    for update in updates:
-        total = add(total, update)
-    return total
 
 
 def count(params: Params) -> int:

@@ -101,7 +101,7 @@ class RunDir:
                 raise ConfigError(f"{self.path} is being run by another process") from error
             fcntl.flock(theirs, fcntl.LOCK_EX)
             fcntl.flock(theirs, fcntl.LOCK_UN)
-            for leftover in self.checkpoint.glob("clients/.request-*"):
+            for leftover in self.checkpoint.rglob(".*"):  # what a killed process was writing
                 leftover.unlink()
             yield
 

@@ -17,6 +17,7 @@ import torch
 from lexfed import checkpoint
 from lexfed.assembly import Assembly
 from lexfed.checkpoint import Checkpoint
+from lexfed.config import fingerprint
 from lexfed.federation import Federation, ServerState
 from lexfed.files import write_atomically
 from lexfed.methods.evaluation import evaluate
@@ -35,7 +36,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run needs. None of it but the assembly can change a result."""
+    """Everything a run needs. The last two change no result."""
 
     assembly: Assembly
     directory: RunDir
@@ -45,10 +46,9 @@ class Run:
 
 
 def execute(run: Run) -> Iterator[Record]:
-    """Run to the end, yielding each round's record as it is written."""
+    """Run to the end, yielding each round's record as it is written. The caller holds the directory's lock."""
     torch.set_num_threads(1)  # small models lose with more; and bits must not depend on how many cores there are
     with ExitStack() as stack:
-        stack.enter_context(run.directory.lock())
         recorder = Recorder(run.record_wire) if run.record_wire else None
         site = Site(run.assembly, Store(run.directory.clients), recorder)
         federation = stack.enter_context(workers(site, run.workers)) if run.workers else simulate(site)
@@ -67,19 +67,26 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
     server = run.assembly.method.server(federation, derive(root(run.assembly.config.seed), "server"), state)
     started = time.perf_counter()
     for after in server:
-        closes_round, state = after.round > state.round, after
         tally.seconds += time.perf_counter() - started
-        if tally.loss is not None and not math.isfinite(tally.loss):
-            stopped = "diverged"  # the last good checkpoint stays
+        if _diverged(after, tally):
+            stopped = "diverged"  # the last good state stays
             break
+        closes_round, state = after.round > state.round, after
         # before anything derived from the state leaves this process
-        checkpoint.save(run.directory.checkpoint, Checkpoint(state, closes_round, asdict(tally)))
+        kept = Checkpoint(state, closes_round, asdict(tally), fingerprint(run.assembly.config))
+        checkpoint.save(run.directory.checkpoint, kept)
         if closes_round:
             yield _record(run, federation, state, tally)
             tally.reset()
         started = time.perf_counter()
     _write_artifacts(run, state)
     _write_summary(run, state, stopped)
+
+
+def _diverged(state: ServerState, tally: Tally) -> bool:
+    if tally.loss is not None and not math.isfinite(tally.loss):
+        return True
+    return not all(bool(torch.isfinite(value).all()) for value in state.params.values())
 
 
 def _record(run: Run, federation: Federation, state: ServerState, tally: Tally) -> Record:

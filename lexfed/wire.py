@@ -86,6 +86,24 @@ def check_outgoing(verb: Verb, message: Message, split: ParameterSplit) -> None:
                 raise PrivacyError(f"private parameter '{parameter}' was about to be sent with '{verb}'; nothing was sent")
 
 
+def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
+    """Whether the server can add a reply up: allowed names, whole rows, deltas shaped like the model that was sent."""
+    try:
+        check(verb, "up", reply)
+    except WireError:
+        return False
+    for name, value in reply.arrays.items():
+        base, _, part = name.partition("#")
+        if part and not {f"{base}#ids", f"{base}#values"} <= reply.arrays.keys():
+            return False
+        model = request.arrays.get(f"model/{base.removeprefix('delta/')}") if base.startswith("delta/") else None
+        if base.startswith("delta/") and not part and (model is None or model.shape != value.shape):
+            return False
+        if not base.startswith("delta/") and value.ndim != 0:
+            return False
+    return True
+
+
 def under(prefix: str, params: Params) -> Params:
     return {f"{prefix}/{name}": value for name, value in params.items()}
 

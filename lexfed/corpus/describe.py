@@ -19,8 +19,8 @@ def describe(corpus: Corpus) -> dict[str, str]:
         lines["splits"] = _counts(_values(corpus, corpus.splits))
     if corpus.label_column is not None:
         names = corpus.label_names
-        counts = np.bincount(corpus.labels)
-        lines["classes"] = ", ".join(f"{names[i] if names else i}: {n:,}" for i, n in enumerate(counts))
+        labels, counts = np.unique(corpus.labels, return_counts=True)
+        lines["classes"] = ", ".join(f"{names[i] if names else i}: {n:,}" for i, n in zip(labels, counts, strict=True))
     for name, column in (("users", corpus.users), ("sources", corpus.sources)):
         if column is not None:
             values = _values(corpus, column)

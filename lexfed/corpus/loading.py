@@ -48,6 +48,8 @@ def read_file(path: Path) -> pa.Table:
 
 def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     """A corpus of a table's columns: rows whose text is missing or blank are left out."""
+    if len(set(table.column_names)) < len(table.column_names):
+        raise DataError(f"{where} has two columns of one name")
     if columns.text not in table.column_names:
         known = nearest(columns.text, table.column_names)
         raise DataError(f"{where} has no text column '{columns.text}' ({known}); set data.text")

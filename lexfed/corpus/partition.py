@@ -35,6 +35,7 @@ def dirichlet(labels: IntArray, clients: int, alpha: float, prior: str, seed: Se
     left = np.array([len(pool) for pool in pools], dtype=np.int64)
     base = left / left.sum() if prior == "class" else (left > 0).astype(np.float64)
     sizes = equal_sizes(len(labels), clients)
+    alpha = max(alpha, 1e-100)  # below, its products with class shares would be no numbers
     shares = np.stack([_shares(rng, alpha * base) for _ in range(clients)])
     parts, carried = [], np.zeros(classes)
     for size, wanted in zip(sizes, _fitted(shares, sizes, left), strict=True):
@@ -80,7 +81,7 @@ def _shares(rng: np.random.Generator, weights: FloatArray) -> FloatArray:
 def quantity(examples: int, clients: int, alpha: float, seed: Seed) -> Parts:
     """Size skew: sizes ~ Dir(alpha) over clients, at least one text each; which texts is random."""
     rng = numpy_generator(seed)
-    spare = rng.multinomial(examples - clients, _shares(rng, np.full(clients, alpha)))
+    spare = rng.multinomial(examples - clients, _shares(rng, np.full(clients, max(alpha, 1e-100))))
     order = rng.permutation(examples).astype(np.int64)
     return np.split(order, np.cumsum(1 + spare)[:-1])
 

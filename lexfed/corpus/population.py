@@ -137,7 +137,7 @@ def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
 
 def _entries(corpus: Corpus, column: str, data: Data) -> list[str | None]:
     entries = getattr(corpus, column)
-    if entries is None:
+    if entries is None or entries.take(corpus.rows).null_count == len(corpus):
         raise DataError(f"{data.name} does not say the {data.partition} of a text; choose another data.partition")
     return list(entries.take(corpus.rows).to_pylist())
 

@@ -87,7 +87,7 @@ def run(task: Task, params: Params, reading: Reading) -> Outputs:
 
 
 def _answer(outputs: Outputs, task: Task, client: Client, parameters_private: int) -> Message:
-    """Label shares and confusions stay on the client: it sends what is made of them."""
+    """Confusions stay on the client: it sends figures made of them. (The majority figure is its largest label share.)"""
     shares = metrics.label_shares(client.train.labels, task.classes)
     everywhere = _confusion(outputs.logits, outputs.labels, task.classes)
     at_home = _confusion(outputs.logits + task.adjustment(client), outputs.labels, task.classes)

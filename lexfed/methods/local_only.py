@@ -1,6 +1,6 @@
 """Local-only: every client trains alone, on its own texts. What does joining gain?
 
-It is FedAvg in which every parameter is private: nothing but an example count travels. A round is one pass of
+It is FedAvg in which every parameter is private: nothing but an example count and a loss travels. A round is one pass of
 every client, so `epochs` rounds give each client that many epochs, whatever the cohort.
 """
 

@@ -1,7 +1,6 @@
 """Any Hugging Face encoder as a classifier: DistilBERT, BERT, MiniLM..., by name or path."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,46 +25,49 @@ def resolve(name: str) -> str:
     return str(Path(next(iter(spec.submodule_search_locations))) / "model")
 
 
-@dataclass(frozen=True)
+def load_encoder(name: str, classes: int, pretrained: bool) -> "EncoderClassifier":
+    try:
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+    except ImportError as error:
+        raise DataError("a Hugging Face encoder needs: pip install 'lexfed[minilm]'") from error
+    source = resolve(name)
+    try:
+        config = AutoConfig.from_pretrained(source, num_labels=classes)
+        if not pretrained:
+            return from_config(config)
+        with torch.random.fork_rng(devices=[]):  # building a module draws from torch's global generator
+            module = AutoModelForSequenceClassification.from_pretrained(source, config=config)
+    except (OSError, ValueError) as error:
+        raise DataError(f"model '{name}' can't be loaded: {' '.join(str(error).split())[:200]}") from error
+    return EncoderClassifier(module.float(), True)
+
+
+def from_config(config: Any) -> "EncoderClassifier":
+    """A model of this transformers configuration, untrained."""
+    from transformers import AutoModelForSequenceClassification
+
+    with torch.random.fork_rng(devices=[]):
+        module = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+    return EncoderClassifier(module, False)
+
+
+@dataclass(frozen=True, eq=False)
 class EncoderClassifier:
-    """The module gives the structure; its weights are handed in with every call."""
+    """The module gives the structure, and the pretrained weights to start from; weights are handed in with every call."""
 
-    name: str
-    classes: int
-    pretrained: bool = True
-    config: Any = None  # a transformers configuration instead of a name: random weights
-
-    @cached_property
-    def module(self) -> torch.nn.Module:
-        try:
-            from transformers import AutoConfig, AutoModelForSequenceClassification
-        except ImportError as error:
-            raise DataError("a Hugging Face encoder needs: pip install 'lexfed[minilm]'") from error
-        source = resolve(self.name)
-        try:
-            with torch.random.fork_rng(devices=[]):  # building a module draws from torch's global generator
-                config = self.config or AutoConfig.from_pretrained(source)
-                config.num_labels = self.classes
-                if self.pretrained and self.config is None:
-                    module: torch.nn.Module = AutoModelForSequenceClassification.from_pretrained(source, config=config)
-                else:
-                    module = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise DataError(f"model '{self.name}' can't be loaded: {reason}") from error
-        return module.float()
+    module: Any
+    pretrained: bool
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         """Pretrained weights with a fresh head; or all fresh, as the model's authors initialise them, from this seed."""
         generator = torch_generator(seed)
         params = {}
         for name, value in self.module.named_parameters():
-            if self.pretrained and self.config is None and self.depth(name) != HEAD:
+            if self.pretrained and self.depth(name) != HEAD:
                 params[name] = value.detach().clone()
             elif value.ndim == 1:
                 norm = "norm" in name.lower() and name.endswith("weight")
-                params[name] = torch.ones_like(value) if norm else torch.zeros_like(value)
-                params[name] = params[name].detach()
+                params[name] = torch.full_like(value.detach(), float(norm))
             else:
                 params[name] = torch.empty_like(value.detach()).normal_(0, 0.02, generator=generator)
         return params

@@ -40,6 +40,7 @@ class Recorder:
         clock = request.meta
         target = self.folder / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb}-{client:08d}-{direction}"
         folder = self.folder / f".{target.name}.{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
         (folder / "blobs").mkdir(parents=True)
         if arrays is None:
             write_atomically(folder / ARRAYS, encode(Message(message.arrays)))

@@ -7,13 +7,12 @@ the block's sum, made where its replies were made, or the replies. Nothing is pi
 
 import fcntl
 import json
-import multiprocessing
 import os
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,12 +28,13 @@ from lexfed.errors import LexfedError
 from lexfed.federation import Federation, Requests, Sum, add_replies, blocks
 from lexfed.files import write_atomically
 from lexfed.rundir import WORKERS_LOCK
+from lexfed.runtime.forking import warm_up
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.simulation import Site, sequential
 from lexfed.runtime.store import Store
 from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, read, unpack
 
-Block = Sequence[ClientId]
+CLIENT = "#client"  # between a worker and us: whose reply this is
 
 
 @dataclass(frozen=True)
@@ -60,28 +60,27 @@ def workers(site: Site, count: int) -> Iterator[Federation]:
         str(site.store.root),
         str(site.recorder.folder) if site.recorder else None,
     )
-    context = multiprocessing.get_context("spawn")  # a forked torch may hold another thread's locks
+    context = warm_up()
     team: list[Worker] = []
     try:
         for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, place, os.getpid()), daemon=True)
+            process = context.Process(target=_work, args=(theirs, place), daemon=True)
             process.start()
             theirs.close()
             team.append(Worker(process, ours))
         yield _federation(site, team)
     finally:
-        for worker in team:
+        for worker in team:  # whatever they are at: all that they write, they write atomically
             worker.pipe.close()
-        for worker in team:
-            worker.process.join(timeout=5)
             worker.process.kill()
+            worker.process.join()
 
 
 def _federation(site: Site, team: list[Worker]) -> Federation:
     population = site.assembly.population
 
-    def results(job: str, verb: Verb, requests: Requests) -> Iterator[tuple[Block, list[Message]]]:
+    def results(job: str, verb: Verb, requests: Requests) -> Iterator[list[Message]]:
         cohort = blocks(list(requests))
         with ExitStack() as stack:
             paths = stack.enter_context(_shared(site.store.root, requests))
@@ -90,16 +89,17 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
                 for block in cohort
             ]
             work = [sum(population.size(client) for client in block) for block in cohort]
-            yield from zip(cohort, _schedule(team, jobs, work), strict=True)
+            yield from _schedule(team, jobs, work)
 
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        for _, replies in results("ask", verb, requests):
+        for replies in results("ask", verb, requests):
             for reply in replies:
-                yield int(reply.meta["client"]), Message(reply.arrays, blobs=reply.blobs)
+                meta = {key: value for key, value in reply.meta.items() if key != CLIENT}
+                yield int(reply.meta[CLIENT]), Message(reply.arrays, meta, reply.blobs)
 
     def total(verb: Verb, requests: Requests) -> Sum:
         result = Sum()
-        for _, (block_sum,) in results("total", verb, requests):
+        for (block_sum,) in results("total", verb, requests):
             meta = block_sum.meta
             result += Sum(unpack(block_sum.arrays), int(meta["clients"]), int(meta["bytes_up"]))
         return result
@@ -172,11 +172,11 @@ def _died(team: list[Worker], pipe: Connection) -> LexfedError:
 # --- in the worker -----------------------------------------------------------------------------------------------------
 
 
-def _work(pipe: Connection, place: Place, parent: int) -> None:
+def _work(pipe: Connection, place: Place) -> None:
     held = (Path(place.store).parent / WORKERS_LOCK).open("w")  # until this process ends
     fcntl.flock(held, fcntl.LOCK_SH)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
     site: Site | None = None
     while True:
@@ -208,10 +208,10 @@ def _answer(site: Site, job: dict[str, object]) -> list[Message]:
     requests = {client: _request(path) for client, path in job["requests"]}  # type: ignore[attr-defined]
     replies = sequential(site)(str(job["verb"]), requests)
     if job["job"] == "total":
-        block_sum = add_replies(replies)
+        block_sum = add_replies(str(job["verb"]), requests, replies)
         meta = {"clients": block_sum.clients, "bytes_up": block_sum.bytes_up}
         return [Message(pack(block_sum.update), meta)]
-    return [Message(reply.arrays, {"client": client}, reply.blobs) for client, reply in replies]
+    return [Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs) for client, reply in replies]
 
 
 @lru_cache(maxsize=1)  # a broadcast is one object for all its clients, here as in a single process
@@ -220,7 +220,10 @@ def _request(path: str) -> Message:
 
 
 def _end_with(parent: int) -> None:
-    """A worker whose parent was killed must not go on writing client states behind a resumed run's back."""
+    """A worker whose run was killed must not go on writing client states behind a resumed run's back.
+
+    Its parent is the fork server, which ends with the run.
+    """
     while os.getppid() == parent:
         time.sleep(0.2)
     os._exit(1)

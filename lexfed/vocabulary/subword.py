@@ -9,31 +9,30 @@ from lexfed.errors import DataError
 from lexfed.vocabulary.word import Vocabulary
 
 
+def load_tokenizer(source: str, limit: int) -> "PretrainedTokenizer":
+    try:
+        from transformers import AutoTokenizer
+
+        return PretrainedTokenizer(AutoTokenizer.from_pretrained(source), limit)
+    except (ImportError, OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(f"the tokenizer of '{source}' can't be loaded: {reason}") from error
+
+
 @dataclass(frozen=True)
 class PretrainedTokenizer:
     """A Hugging Face tokenizer, with its special tokens around every text."""
 
-    source: str
+    tokenizer: Any
     limit: int  # word pieces of a text, special tokens included
 
     @cached_property
-    def _tokenizer(self) -> Any:
-        try:
-            from transformers import AutoTokenizer
-
-            return AutoTokenizer.from_pretrained(self.source)
-        except (ImportError, OSError, ValueError) as error:
-            raise DataError(
-                f"the tokenizer of '{self.source}' can't be loaded: {' '.join(str(error).split())[:200]}"
-            ) from error
-
-    @cached_property
     def vocabulary(self) -> Vocabulary:
-        tokens = self._tokenizer.convert_ids_to_tokens(range(len(self._tokenizer)))
+        tokens = self.tokenizer.convert_ids_to_tokens(range(len(self.tokenizer)))
         return Vocabulary(tuple(tokens), (0,) * len(tokens))
 
     def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer(text, truncation=True, max_length=self.limit)["input_ids"])
+        return list(self.tokenizer(text, truncation=True, max_length=self.limit)["input_ids"])
 
     def decode(self, ids: Iterable[int]) -> str:
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

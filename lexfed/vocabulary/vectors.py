@@ -59,7 +59,7 @@ def from_keyed_vectors(vectors: KeyedVectors) -> PublicTable:
 
 def load(name: str) -> PublicTable:
     """The table at this path, or of this name in the folder LEXFED_DATA: .npz, word2vec/GloVe text, word2vec binary."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if not path.is_file() and os.environ.get(FOLDER):
         path = Path(os.environ[FOLDER]) / name
     if not path.is_file():

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -9,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from lexfed.wire import decode
 from tests.conftest import Lexfed, lexfed_process
 from tests.parity.test_workers import figures
 
@@ -91,6 +94,18 @@ def test_a_finished_run_stays_as_it_is(tiny: Path, lexfed: Lexfed, tmp_path: Pat
     assert figures(tmp_path / "a") == before
 
 
+def test_a_run_that_diverges_keeps_its_last_good_round(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    settings = ("--set", "train.optimizer=sgd", "--set", "train.lr=1e30", "--set", "rounds=4")
+    result = lexfed("run", tiny, "--out", "a", *settings)
+    assert result.returncode == 0
+    assert "diverged" in result.stdout
+    summary = json.loads((tmp_path / "a/summary.json").read_text())
+    assert summary["stopped"] == "diverged"
+    assert summary["rounds"] == progress(tmp_path / "a") < 4
+    weights = decode((tmp_path / "a/artifacts/model.safetensors").read_bytes()).arrays
+    assert all(torch.isfinite(value).all() for value in weights.values())
+
+
 @pytest.mark.parametrize("method", ["fedavg", "local_only"])
 def test_a_fork_goes_its_own_way(method: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     rounds = "rounds" if method == "fedavg" else "local_only.epochs"
@@ -113,6 +128,10 @@ REFUSED = {
     "fewer rounds": (["run", "a", "--resume", "--set", "rounds=1"], "rounds can only grow"),
     "resume elsewhere": (["run", "a", "--resume", "--out", "b"], "leave out --out"),
     "a foreign checkpoint": (["--from", "a", "--set", "model.hidden=7"], "its model.hidden differs"),
+    "a fork of other clients": (["--from", "a", "--set", "rounds=9", "--set", "seed=1"], "its seed differs"),
+    "a fork with nothing to do": (["--from", "a", "--set", "train.lr=0.1"], "has 3 rounds already"),
+    "another run's checkpoint": (["run", "mixed", "--resume", "--set", "rounds=9"], "is of another run"),
+    "more rounds of what counts epochs": (["run", "alone", "--resume", "--set", "rounds=9"], "counts epochs, not rounds"),
     "no checkpoint": (["--from", "empty"], "is not a run"),
     "a damaged checkpoint": (["run", "damaged", "--resume"], "is damaged"),
     "a wire that is there": (["--record-wire", "a"], "exists already"),
@@ -123,6 +142,9 @@ REFUSED = {
 def test_what_can_not_be_resumed_is_refused_in_one_line(case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     for name in ("a", "damaged"):
         assert lexfed("run", tiny, "--out", name).returncode == 0
+    assert lexfed("run", tiny, "--out", "alone", "--set", "method=local_only").returncode == 0
+    assert lexfed("run", tiny, "--out", "mixed", "--set", "train.lr=0.1").returncode == 0
+    shutil.copytree(tmp_path / "a/checkpoint", tmp_path / "mixed/checkpoint", dirs_exist_ok=True)
     (tmp_path / "empty").mkdir()
     (state,) = (tmp_path / "damaged/checkpoint").glob("*.safetensors")
     state.write_bytes(state.read_bytes()[:-1] + b"x")

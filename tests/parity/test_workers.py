@@ -39,7 +39,7 @@ def test_the_number_of_workers_changes_nothing(case: str, tiny: Path, lexfed: Le
 
 
 def test_an_error_in_a_worker_is_one_line_here(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    """The workers rebuild their clients from the data; it goes away in between."""
+    """The private tables that the workers read are damaged."""
     assert lexfed("run", tiny, "--out", "a", "--set", "method=local_only").returncode == 0
     for file in (tmp_path / "a/checkpoint/clients").rglob("*.safetensors"):
         file.write_bytes(b"rubbish")

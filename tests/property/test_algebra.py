@@ -111,7 +111,7 @@ def test_a_sum_in_blocks_is_the_sum_of_who_answered(n: int, dropped: set[int]) -
             if client not in dropped:
                 yield client, Message({"delta/x": values[client], "weight": torch.tensor(1.0)})
 
-    message = Message()
+    message = Message({"model/x": torch.zeros(3, dtype=torch.float64)})
     total = plain(ask)("train", dict.fromkeys(range(n), message))
     here = [values[c] for c in range(n) if c not in dropped]
     assert total.clients == len(here)

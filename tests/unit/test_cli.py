@@ -62,6 +62,17 @@ def test_the_resolved_configuration_gives_the_same_bits(tiny: Path, lexfed: Lexf
     assert weights["a"] != weights["c"]
 
 
+def test_tensorboard_events_are_those_of_the_records(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    assert lexfed("run", tiny, "--out", "a", "--tensorboard").returncode == 0
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "a" / "tensorboard"))
+    events.Reload()
+    records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
+    assert [event.value for event in events.Scalars("bytes_up")] == [record["bytes_up"] for record in records]
+    assert [event.step for event in events.Scalars("global_accuracy")] == [2, 3]
+
+
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
@@ -87,6 +98,15 @@ BAD = {
     "broken jsonl": (["--set", "data.name=broken.jsonl"], "can't be read as jsonl"),
     "not TOML": (["run", "broken.toml"], "is not TOML"),
     "existing directory": (["--out", "taken"], "taken exists already"),
+    "nan": (["--set", "cohort.dropout=nan"], "cohort.dropout must be a finite number"),
+    "no test set": (["--set", "data.test=0"], "data.test must be above 0"),
+    "two columns of one name": (["--set", "data.name=twice.csv"], "has two columns of one name"),
+    "somebody's home that is not there": (["--set", "data.name=~nosuchuser/x.csv"], "there is no file"),
+    "a wire inside a file": (["--record-wire", "empty.csv/wire"], "empty.csv"),
+    "a wire that is the run": (["--record-wire", "out"], "must be different directories"),
+    "a name that is too long": (["--out", "x" * 300], "too long"),
+    "no such vectors": (["--set", "vocabulary.vectors=nowhere.npz"], "there are no word vectors at nowhere.npz"),
+    "no such encoder": (["--set", "model.name=no/such/model"], "no/such/model"),
     "unknown option": (["--wat"], "--wat"),
     "unknown command": (["rnu"], "rnu"),
 }
@@ -100,6 +120,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, tiny: Path, lexfed:
     write(tmp_path / "unlabelled.csv", "text\n" + "".join(f"hello {i}\n" for i in range(40)))
     write(tmp_path / "same.csv", "text,label\n" + "hello,0\nhello,1\n" * 20)
     write(tmp_path / "hole.csv", "text,label\nhello,0\nyou,\n")
+    write(tmp_path / "twice.csv", "text,text\na,b\n")
     write(tmp_path / "fake.parquet", "no parquet")
     write(tmp_path / "broken.jsonl", '{"text": "a", "label"\n')
     write(tmp_path / "broken.toml", "rounds = = 3")

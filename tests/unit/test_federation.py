@@ -43,6 +43,25 @@ def test_an_empty_cohort_is_no_step() -> None:
     assert torch.equal(state.params["x"], START.params["x"])
 
 
+MALFORMED = {
+    "another shape": {"delta/x": torch.zeros(1), "weight": torch.tensor(1.0)},
+    "a name that is not allowed": {"delta/x": torch.zeros(()), "weight": torch.tensor(1.0), "words": torch.zeros(())},
+    "a parameter the model does not have": {"delta/y": torch.zeros(()), "weight": torch.tensor(1.0)},
+    "half a row update": {"delta/x#ids": torch.zeros(1, dtype=torch.int64), "weight": torch.tensor(1.0)},
+    "a weight that is a table": {"delta/x": torch.zeros(()), "weight": torch.zeros(3)},
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_who_answers_nonsense_has_dropped_out(case: str) -> None:
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        for client, reply in echo(verb, requests):
+            yield client, Message(MALFORMED[case]) if client == 2 else reply
+
+    (state,) = rounds()(replace(federation(4), ask=ask, total=plain(ask)), START, until=1, seed=root(0))
+    assert state.params["x"].item() == pytest.approx((1 * 1 + 3 * 3) / (1 + 3))
+
+
 def test_poisson_rounds_survive_empty_cohorts() -> None:
     assert list(rounds(Poisson(1))(federation(2), START, until=30, seed=root(0)))[-1].round == 30
 
