@@ -165,6 +165,21 @@ def report(
     _console().print(f"report: {page.write(RunDir(run), out)}", soft_wrap=True, highlight=False)
 
 
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN RUN...")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page.")] = None,
+) -> None:
+    """Runs side by side: accuracy, bytes, seconds."""
+    from lexfed.report import compare as comparing
+    from lexfed.rundir import RunDir
+
+    directories = [RunDir(path) for path in runs]
+    _print_table(comparing.rows(directories, comparing.SHORT), ("run", *comparing.SHORT))
+    if out is not None:
+        _console().print(f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False)
+
+
 def _console() -> "Console":
     from rich.console import Console
 
@@ -172,24 +187,28 @@ def _console() -> "Console":
 
 
 def _print_results(runs: "list[RunDir]") -> None:
-    from rich.table import Table
+    from lexfed.report import compare
 
-    from lexfed.report.figures import LABELS, human
-
-    keys = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up", "bytes_down", "seconds")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("method")
-    for key in keys:
-        table.add_column(LABELS[key], justify="right")
-    for directory in runs:
-        summary = directory.summary()
-        table.add_row(summary["method"], *(human(key, summary[key]) for key in keys))
+    keys = ("method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up", "bytes_down", "seconds")
     console = _console()
     console.print()
-    console.print(table)
+    _print_table([row[1:] for row in compare.rows(runs, keys)], keys)
     console.print()
     for directory in runs:
         console.print(f"results: {directory.path}  (open {directory.report})", soft_wrap=True, highlight=False)
+
+
+def _print_table(rows: list[list[str]], keys: tuple[str, ...]) -> None:
+    from rich.table import Table
+
+    from lexfed.report.figures import LABELS
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, key in enumerate(keys):
+        table.add_column(LABELS.get(key, key), justify="right" if number else "left", no_wrap=number == 0)
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
 
 
 if __name__ == "__main__":

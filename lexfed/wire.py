@@ -94,14 +94,20 @@ def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
         return False
     for name, value in reply.arrays.items():
         base, _, part = name.partition("#")
-        if part and not {f"{base}#ids", f"{base}#values"} <= reply.arrays.keys():
+        if any(f"{base}#{other}" not in reply.arrays for other in _TOGETHER.get(part, ())):
             return False
-        model = request.arrays.get(f"model/{base.removeprefix('delta/')}") if base.startswith("delta/") else None
-        if base.startswith("delta/") and not part and (model is None or model.shape != value.shape):
-            return False
-        if not base.startswith("delta/") and value.ndim != 0:
+        if not base.startswith("delta/"):
+            if value.ndim != 0:
+                return False
+            continue
+        model = request.arrays.get(f"model/{base.removeprefix('delta/')}")
+        if model is None or (part in ("", "fp16", "int8") and model.shape != value.shape):
             return False
     return True
+
+
+# The parts of one entry that travels in several arrays: none is there without the others.
+_TOGETHER = {"ids": ("values",), "values": ("ids",), "int8": ("scale",), "scale": ("int8",)}
 
 
 def under(prefix: str, params: Params) -> Params:
@@ -113,15 +119,38 @@ def below(prefix: str, arrays: Params) -> Params:
     return {name[len(start) :]: value for name, value in arrays.items() if name.startswith(start)}
 
 
-def pack(update: Update) -> Params:
-    """An update as arrays: rows travel as their ids and their values."""
+Precision = Literal["fp32", "fp16", "int8"]
+
+
+def pack(update: Update, precision: Precision = "fp32", generator: torch.Generator | None = None) -> Params:
+    """An update as arrays: rows travel as their ids and their values; tensors in fewer bits, if asked to.
+
+    Rounding is stochastic, so that the mean over many clients is right: each number goes up or down by chance, in
+    expectation to itself. int8 has one scale per row.
+    """
     arrays: dict[str, Tensor] = {}
     for name, value in update.items():
         if isinstance(value, Rows):
             arrays |= {f"{name}#ids": value.ids, f"{name}#values": value.values}
-        else:
+        elif precision == "fp32" or value.ndim == 0:
             arrays[name] = value
+        elif precision == "fp16":
+            arrays[f"{name}#fp16"] = _round_half(value, generator)
+        else:
+            scale = value.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
+            steps = value / scale + torch.rand(value.shape, generator=generator)
+            arrays |= {f"{name}#int8": steps.floor().clamp(-127, 127).to(torch.int8), f"{name}#scale": scale}
     return arrays
+
+
+def _round_half(value: Tensor, generator: torch.Generator | None) -> Tensor:
+    """To one of the two neighbouring half-precision numbers, the nearer one more often."""
+    value = value.clamp(-65504, 65504)
+    near = value.half()
+    other = torch.nextafter(near, torch.where(value > near.float(), torch.inf, -torch.inf).half())
+    gap = (other.float() - near.float()).abs()
+    share = torch.where(gap > 0, (value - near.float()).abs() / gap, 0.0)  # how far on the way to the other
+    return torch.where(torch.rand(value.shape, generator=generator) < share, other, near)
 
 
 def unpack(arrays: Params) -> Update:
@@ -130,6 +159,10 @@ def unpack(arrays: Params) -> Update:
         base, _, part = name.partition("#")
         if part == "ids":
             update[base] = Rows(value, arrays[f"{base}#values"])
+        elif part == "fp16":
+            update[base] = value.float()
+        elif part == "int8":
+            update[base] = value.float() * arrays[f"{base}#scale"]
         elif not part:
             update[base] = value
     return update

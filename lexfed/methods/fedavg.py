@@ -41,7 +41,7 @@ def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None 
     """`update` is for methods that train otherwise, `adapt` for those that do something before they use the model."""
     return Method(
         client={
-            "train": trainer(ALL_SHARED, nothing_private, update or plain_update(parts.task), parts.mechanism),
+            "train": trainer(parts.task, ALL_SHARED, nothing_private, update or plain_update(parts.task), parts.mechanism),
             "evaluate": evaluator(parts.task, ALL_SHARED, nothing_private, adapt),
         },
         server=averaging(parts, ALL_SHARED),

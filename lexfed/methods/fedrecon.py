@@ -80,7 +80,7 @@ def fedrecon(parts: Parts, options: FedRecon, public_tokens: int) -> Method:
 
     return Method(
         client={
-            "train": trainer(split, nothing_private, update, parts.mechanism),
+            "train": trainer(task, split, nothing_private, update, parts.mechanism),
             "evaluate": evaluator(task, split, nothing_private, adapt),
         },
         server=averaging(replace(parts, task=task), split),

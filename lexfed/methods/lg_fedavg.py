@@ -65,9 +65,9 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
 
     return Method(
         client={
-            "warm": trainer(ALL_SHARED, nothing_private, update, parts.mechanism),
+            "warm": trainer(task, ALL_SHARED, nothing_private, update, parts.mechanism),
             "install": install,
-            "train": trainer(split, start, update, parts.mechanism),
+            "train": trainer(task, split, start, update, parts.mechanism),
             "evaluate": evaluator(task, split, start),
         },
         server=server,

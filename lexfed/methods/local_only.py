@@ -40,7 +40,7 @@ def local_only(parts: Parts, options: LocalOnly) -> Method:
 
     return Method(
         client={
-            "train": trainer(ALL_PRIVATE, start, plain_update(task), parts.mechanism),
+            "train": trainer(task, ALL_PRIVATE, start, plain_update(task), parts.mechanism),
             "evaluate": evaluator(task, ALL_PRIVATE, start),
         },
         server=server,

@@ -15,9 +15,9 @@ from lexfed.federation import ClientState, Handler
 from lexfed.models.model import Classifier, Example, shuffled
 from lexfed.params import ParameterSplit, Params
 from lexfed.privacy.mechanism import Mechanism
-from lexfed.seeds import Seed, derive
+from lexfed.seeds import Seed, derive, torch_generator
 from lexfed.vocabulary.reading import Reader
-from lexfed.wire import Message, below, pack
+from lexfed.wire import Message, Precision, below, pack
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Train:
     epochs: int = 1
     weight_decay: float = 0.0
     max_length: int = 256  # words of a text that are read
+    upload: Precision = "fp32"  # or fp16, int8: what is sent, rounded up or down by chance, right in the mean
     # train with logits moved by this times the log of the client's own label shares, so that the model need not learn
     # them; they are added for the client's own predictions and left out of global ones
     logit_adjustment: float = 0.0
@@ -130,7 +131,7 @@ Start = Callable[[Client], ClientState]
 LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]
 
 
-def trainer(split: ParameterSplit, start: Start, update: LocalUpdate, mechanism: Mechanism) -> Handler:
+def trainer(task: Task, split: ParameterSplit, start: Start, update: LocalUpdate, mechanism: Mechanism) -> Handler:
     """Answer `train`: assemble the model, update it, send how the shared part moved, keep the private part."""
 
     def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
@@ -139,7 +140,8 @@ def trainer(split: ParameterSplit, start: Start, update: LocalUpdate, mechanism:
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
         after = update(split.join(shared, state.params), client, state, message, seed)
         delta = {name: after.params[name] - value for name, value in shared.items()}
-        reply = Message(pack(mechanism.bound(delta, after.texts or len(client.train), after.loss, message)))
+        bounded = mechanism.bound(delta, after.texts or len(client.train), after.loss, message)
+        reply = Message(pack(bounded, task.options.upload, torch_generator(derive(seed, "rounding"))))
         return reply, ClientState(split.private(after.params), state.blobs)
 
     return handle

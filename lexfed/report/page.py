@@ -87,16 +87,16 @@ def _plots(records: Sequence[Record]) -> list[str]:
             axes.plot([record["round"] for record in records], sent, label=label, color=colour)
         axes.legend(frameon=False)
 
-    plots = [_svg("Training loss", loss), _svg("Sent so far, MB", traffic)]
-    return [_svg("Accuracy, %", accuracy), *plots] if scored else plots
+    plots = [svg("Training loss", loss), svg("Sent so far, MB", traffic)]
+    return [svg("Accuracy, %", accuracy), *plots] if scored else plots
 
 
-def _svg(title: str, draw: Callable[[Any], None]) -> str:
+def svg(title: str, draw: Callable[[Any], None], below: str = "round") -> str:
     figure = Figure(figsize=(4.6, 3.2), layout="constrained")  # no pyplot: it keeps global state
     axes = figure.add_subplot()
     draw(axes)
     axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel("round")
+    axes.set_xlabel(below)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     buffer = io.StringIO()

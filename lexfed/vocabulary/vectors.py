@@ -109,6 +109,8 @@ def _read(path: Path) -> tuple[Sequence[str], npt.NDArray[Any]]:
 def _text(file: BinaryIO) -> tuple[list[str], npt.NDArray[np.float32]]:
     """word2vec's text format, whose first line counts rows and columns, or GloVe's, which has no such line."""
     first = file.readline().decode().rstrip("\n").split(" ")
+    if first == [""]:
+        raise ValueError("the file is empty")
     lines: Iterator[str] = (line.decode() for line in file)
     if len(first) == 2:
         dimension = int(first[1])

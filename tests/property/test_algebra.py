@@ -13,7 +13,7 @@ from torch import Tensor
 from lexfed.errors import WireError
 from lexfed.federation import Requests, Sum, blocks, plain
 from lexfed.params import ParameterSplit, Rows, add
-from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, size, unpack
+from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")
 DTYPES = st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool])
@@ -127,3 +127,22 @@ def test_the_order_of_a_sum_is_part_of_it() -> None:
     big, small = {"x": torch.tensor(1e8)}, {"x": torch.tensor(1.0)}
     assert not math.isclose(add(add(big, small), {"x": -big["x"]})["x"].item(), 1.0)
     assert math.isclose(add(add(big, {"x": -big["x"]}), small)["x"].item(), 1.0)
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["fp16", "int8"]), st.integers(0, 5))
+def test_fewer_bits_are_right_in_the_mean(precision: Precision, seed: int) -> None:
+    value = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed - 3)
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.stack([decoded(value, precision, generator) for _ in range(2000)])
+    step = value.abs().amax(-1, keepdim=True) / 127 if precision == "int8" else value.abs().clamp_min(6e-5) * 2**-10
+    assert ((draws - value).abs() <= 1.001 * step).all(), "never more than one step away"
+    assert ((draws.mean(0) - value).abs() <= 5 * step / 2000**0.5).all(), "unbiased"
+    plain, packed = (size(Message(pack({"delta/x": value.repeat(1, 50)}, p, generator))) for p in ("fp32", precision))
+    assert plain > {"fp16": 1.8, "int8": 3.0}[precision] * packed
+
+
+def decoded(value: Tensor, precision: Precision, generator: torch.Generator) -> Tensor:
+    back = unpack(pack({"delta/x": value}, precision, generator))["delta/x"]
+    assert isinstance(back, Tensor)
+    return back

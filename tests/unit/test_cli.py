@@ -73,6 +73,21 @@ def test_tensorboard_events_are_those_of_the_records(tiny: Path, lexfed: Lexfed,
     assert [event.step for event in events.Scalars("global_accuracy")] == [2, 3]
 
 
+def test_runs_side_by_side(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    methods = ("fedavg", "fedevocab", "local_only")
+    for method in methods:
+        assert lexfed("run", tiny, "--out", method, "--set", f"method={method}").returncode == 0
+    result = lexfed("compare", *methods, "--out", "page.html")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "page.html").read_text()
+    for method in methods:
+        summary = json.loads((tmp_path / method / "summary.json").read_text())
+        assert method in result.stdout
+        assert f"{100 * summary['global_accuracy']:.1f} %" in page
+    assert lexfed("compare", "nowhere").returncode == 2
+    assert lexfed("report", "nowhere").stderr.count("\n") == 1
+
+
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path

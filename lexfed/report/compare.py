@@ -1,0 +1,65 @@
+"""Runs side by side: one table, one page."""
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lexfed.files import write_atomically
+from lexfed.report.figures import LABELS, human
+from lexfed.report.page import STYLE, svg
+from lexfed.rundir import RunDir
+
+COLUMNS = (
+    "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "unseen_accuracy",
+    "bytes_up_per_client_round", "bytes_up", "bytes_down", "parameters_shared", "parameters_private", "seconds",
+)  # fmt: skip
+
+
+SHORT = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up_per_client_round", "seconds")
+
+
+def rows(runs: Sequence[RunDir], columns: Sequence[str] = COLUMNS) -> list[list[str]]:
+    """A row per run, first the run's name; the columns are keys of summary.json."""
+    return [[run.path.name, *(human(key, run.summary()[key]) for key in columns)] for run in runs]
+
+
+def write(runs: Sequence[RunDir], path: Path) -> Path:
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in COLUMNS)))
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(runs)
+    )  # fmt: skip
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>lexfed: {len(runs)} runs</title><style>{STYLE}
+body {{ max-width: 90rem }} th {{ text-align: left; padding-right: 1.2rem; vertical-align: bottom; font-size: .85rem }}
+</style></head><body><h1>{len(runs)} runs side by side</h1>
+<p class="sub">Global: each client's model on the common test set, geometric mean. Local: the same predictions, re-weighted
+to each client's own label shares. Majority: what always saying one's most frequent class would score there.</p>
+<table><tr>{heads}</tr>{body}</table><div class="plots">{_bars(runs)}{_curves(runs)}</div></body></html>
+"""
+    write_atomically(path, page.encode())
+    return path
+
+
+def _bars(runs: Sequence[RunDir]) -> str:
+    def draw(axes: Any) -> None:
+        for offset, key in ((-0.2, "global_accuracy"), (0.2, "local_accuracy")):
+            values = [100 * (run.summary()[key] or 0) for run in runs]
+            axes.barh([i + offset for i in range(len(runs))], values, height=0.38, label=LABELS[key])
+        axes.set_yticks(range(len(runs)), [run.path.name for run in runs])
+        axes.invert_yaxis()
+        axes.legend(frameon=False, fontsize=8)
+
+    return svg("Accuracy, %", draw, "%")
+
+
+def _curves(runs: Sequence[RunDir]) -> str:
+    def draw(axes: Any) -> None:
+        for run in runs:
+            points = [(r["round"], 100 * r["metrics"]["global_accuracy"]) for r in run.records() if r["metrics"]]
+            if points:
+                axes.plot(*zip(*points, strict=True), ".-", label=run.path.name)
+        axes.legend(frameon=False, fontsize=8)
+
+    return svg("Global accuracy on the way, %", draw, "round")
