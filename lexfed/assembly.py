@@ -55,6 +55,8 @@ def assemble(config: Config) -> Assembly:
     people = population.build(config.data, derive(root(config.seed), "data")).sampled(config.evaluation.limit)
     if people.classes == 0:
         raise DataError(f"{config.data.name} has no label column '{config.data.label}'; set data.label")
+    if config.evaluation.split == "validation" and len(people.common_validation) == 0:
+        raise ConfigError("evaluation.split = 'validation' needs a validation set: set data.validation above 0")
     if config.method == "centralised":
         people = people.pooled()
     public = vectors.load(config.vocabulary.vectors) if config.vocabulary.vectors else None

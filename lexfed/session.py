@@ -102,11 +102,11 @@ def _record(run: Run, federation: Federation, state: ServerState, tally: Tally) 
 def _scores(run: Run, federation: Federation, state: ServerState) -> Figures:
     evaluation, people = run.assembly.config.evaluation, run.assembly.population
     if state.round == run.assembly.method.rounds:
-        unseen = evaluate(federation.ask, state, range(len(people), len(people) + people.unseen))
-        scores = evaluate(federation.ask, state, federation.clients[: evaluation.last])
+        unseen = evaluate(federation.ask, state, range(len(people), len(people) + people.unseen), evaluation.split)
+        scores = evaluate(federation.ask, state, federation.clients[: evaluation.last], evaluation.split)
         return scores | ({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {})
     if evaluation.every and state.round % evaluation.every == 0:
-        return evaluate(federation.ask, state, federation.clients[: evaluation.clients])
+        return evaluate(federation.ask, state, federation.clients[: evaluation.clients], evaluation.split)
     return {}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ class Evaluation:
     every: int = 0  # rounds between scores on a few clients, for the curve; 0: none
     clients: int = 5  # how many those few are, the same each time
     last: int | None = None  # at the last round: this many clients instead of all
+    split: Literal["test", "validation"] = "test"  # validation: to choose options on
     limit: int | None = None  # score on about this many texts of the common test set, every class in its share
 
     def __post_init__(self) -> None:
@@ -106,7 +108,7 @@ def _confusion(logits: Tensor, labels: Tensor, classes: int) -> metrics.Confusio
     return metrics.confusion_matrix(labels.numpy(), logits.argmax(1).numpy(), classes)
 
 
-def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str = "test") -> dict[str, float]:
+def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str) -> dict[str, float]:
     """Ask these clients for their scores, and sum them up. No clients, or nobody answers: no figures."""
     message = request(state, ask=1, split=split)
     replies = [
