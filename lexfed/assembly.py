@@ -92,6 +92,8 @@ def _model(config: Config, classes: int) -> Classifier:
 def _tokenizer(config: Config, people: Population, public: PublicTable | None) -> Tokenizer:
     if config.model.name != "bilstm":  # a pretrained model's tokenizer and table belong together
         return load_tokenizer(resolve(config.model.name), config.train.max_length)
+    if config.method == "fedevocab":  # there is no common word list, and none is made
+        return WordTokenizer(word.of_list((), size=1))
     vocabulary = word.build(config.vocabulary, people.seen_text, public.words if public else None)
     if config.method == "fedrecon":
         vocabulary = word.reordered(vocabulary, last=is_private_token)

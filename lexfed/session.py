@@ -113,8 +113,15 @@ def _scores(run: Run, federation: Federation, state: ServerState) -> Figures:
 def _write_artifacts(run: Run, state: ServerState) -> None:
     run.directory.artifacts.mkdir(exist_ok=True)
     write_atomically(run.directory.artifacts / "model.safetensors", encode(Message(state.params)))
-    vocabulary = "".join(f"{token}\n" for token in run.assembly.tokenizer.vocabulary.tokens)
-    write_atomically(run.directory.artifacts / "vocabulary.txt", vocabulary.encode())
+    if _common_words(run):
+        vocabulary = "".join(f"{token}\n" for token in run.assembly.tokenizer.vocabulary.tokens)
+        write_atomically(run.directory.artifacts / "vocabulary.txt", vocabulary.encode())
+
+
+def _common_words(run: Run) -> int | None:
+    """How many tokens everybody knows; None where every client has its own."""
+    size = len(run.assembly.tokenizer.vocabulary)
+    return size if size > 1 else None
 
 
 def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
@@ -135,6 +142,6 @@ def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
             "bytes_down": sum(record["bytes_down"] for record in records),
             "bytes_up_per_client_round": up / clients if clients else None,
             "parameters_shared": count(state.params),
-            "vocabulary_size": len(run.assembly.tokenizer.vocabulary),
+            "vocabulary_size": _common_words(run),
         }
     )

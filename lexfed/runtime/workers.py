@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
@@ -82,8 +82,7 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
 
     def results(job: str, verb: Verb, requests: Requests) -> Iterator[list[Message]]:
         cohort = blocks(list(requests))
-        with ExitStack() as stack:
-            paths = stack.enter_context(_shared(site.store.root, requests))
+        with _shared(site.store.root, requests) as paths:
             jobs = [
                 json.dumps({"job": job, "verb": verb, "requests": [(c, paths[id(requests[c])]) for c in block]}).encode()
                 for block in cohort

@@ -63,6 +63,19 @@ def test_fedevocab_sends_neither_table_nor_word(tiny: Path, vectors: Path, lexfe
         assert not [word for word in telling if word in data]
 
 
+def test_nothing_of_the_servers_holds_a_word(tiny: Path, vectors: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    """Not only the wire: with private vocabularies the run directory has words in the clients' own folders alone."""
+    assembly, _ = record("fedevocab", tiny, vectors, lexfed, tmp_path)
+    everybody = set().union(*(client_words(assembly, k) for k in range(len(assembly.population))))
+    telling = [word.encode() for word in everybody if len(word) > 5]
+    theirs = tmp_path / "a/checkpoint/clients"
+    ours = [path for path in (tmp_path / "a").rglob("*") if path.is_file() and theirs not in path.parents]
+    assert len(ours) > 5
+    for path in ours:
+        assert not [word for word in telling if word in path.read_bytes()], path.name
+    assert any(word in path.read_bytes() for path in theirs.rglob("*.safetensors") for word in telling), "they do keep them"
+
+
 def test_the_private_rows_of_fedrecon_never_travel(tiny: Path, vectors: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     assembly, messages = record("fedrecon", tiny, vectors, lexfed, tmp_path)
     digits = [token for token in assembly.tokenizer.vocabulary.tokens if any(c.isdigit() for c in token)]
