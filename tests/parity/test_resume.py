@@ -12,13 +12,29 @@ from pathlib import Path
 import pytest
 import torch
 
-from lexfed.wire import decode
+from lexfed.audit.transcript import transcript
+from lexfed.wire import decode, size
 from tests.conftest import Lexfed, lexfed_process
 from tests.parity.test_workers import figures
 
-# Every client keeps a private table, and the run is long enough to be killed ten times.
+# Every client keeps a private table, and the run is long enough to be killed again and again.
 LONG = ["method=local_only", "local_only.epochs=60", "evaluation.every=1", "cohort.lost=0.2", "cohort.stale=0.1"]
-SETTINGS = [word for setting in LONG for word in ("--set", setting)]
+# One-off work before and between rounds, two verbs, optimizer slots on the server.
+STAGED = [
+    "method=lg_fedavg",
+    "lg_fedavg.warm=6",
+    "rounds=60",
+    "server.optimizer=adam",
+    "server.lr=0.01",
+    "cohort.dropout=0.2",
+]
+
+
+def words(settings: list[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+SETTINGS = words(LONG)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
@@ -47,23 +63,26 @@ def inside_a_round(run: Path) -> bool:
     return any(int(p.name.partition("-")[0]) >= step for p in (run / "checkpoint/clients").rglob("[0-9]*.safetensors"))
 
 
-def test_ten_kills_leave_no_trace(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    run, rng, inside = tmp_path / "killed", random.Random(0), 0
-    arguments: tuple[object, ...] = ("run", tiny, "--out", run, *SETTINGS)
-    for number in range(10):
+@pytest.mark.parametrize(("settings", "kills"), [(LONG, 10), (STAGED, 6)], ids=["private tables", "stages"])
+def test_kills_leave_no_trace(settings: list[str], kills: int, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    run, wire, rng, inside = tmp_path / "killed", tmp_path / "wire", random.Random(0), 0
+    arguments: tuple[object, ...] = ("run", tiny, "--out", run, *words(settings), "--record-wire", wire)
+    for number in range(kills):
         process = run_into_a_round(run, (*arguments, "--workers", number % 3), tmp_path)
         time.sleep(rng.uniform(0, 0.15))
         assert process.poll() is None, "it ended before it could be killed"
         process.send_signal(signal.SIGKILL)
         process.communicate()
         inside += inside_a_round(run)
-        arguments = ("run", run, "--resume")
+        arguments = ("run", run, "--resume", "--record-wire", wire)
     assert inside > 0, "at least one kill was inside a round"
-    assert lexfed("run", run, "--resume").returncode == 0
-    assert lexfed("run", tiny, "--out", "whole", *SETTINGS).returncode == 0
+    assert lexfed("run", run, "--resume", "--record-wire", wire).returncode == 0
+    assert lexfed("run", tiny, "--out", "whole", *words(settings)).returncode == 0
     assert figures(run) == figures(tmp_path / "whole")
-    rounds = [json.loads(line)["round"] for line in (run / "rounds.jsonl").read_text().splitlines()]
-    assert rounds == list(range(1, 61)), "no gap, no double"
+    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in records] == list(range(1, 61)), "no gap, no double"
+    sent = sum(size(m.message) for m in transcript(wire) if m.direction == "up" and m.verb != "evaluate")
+    assert sent == sum(record["bytes_up"] for record in records), "nor in the recorded wire"
 
 
 def test_ctrl_c_says_how_to_go_on(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
