@@ -35,6 +35,8 @@ def human(key: str, value: Any) -> str:
         return size(value)
     if "accuracy" in key or key == "macro_f1":
         return f"{100 * value:.1f} %"
+    if key.startswith("parameters"):
+        return f"{value:,.0f}"
     if key == "seconds":
         return f"{value:.1f}"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
