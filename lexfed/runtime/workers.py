@@ -2,7 +2,8 @@
 
 A worker rebuilds method and clients from the configuration. What crosses to it is a job (JSON: a verb and a block of the
 cohort) and the name of a file that holds the request, which all workers map into memory; what comes back is a message:
-the block's sum, made where its replies were made, or the replies. Nothing is pickled.
+the block's sum, made where its replies were made, or the replies. But for the three strings it is
+started with, nothing is pickled.
 """
 
 import fcntl
