@@ -12,7 +12,7 @@ from lexfed.methods.centralised import centralised
 from lexfed.methods.fedavg import fedavg, fedavg_finetune
 from lexfed.methods.fedevocab import fedevocab
 from lexfed.methods.fedprox import fedprox
-from lexfed.methods.fedrecon import fedrecon, is_private_token
+from lexfed.methods.fedrecon import fedrecon
 from lexfed.methods.lg_fedavg import lg_fedavg
 from lexfed.methods.local_only import local_only
 from lexfed.methods.parts import Parts
@@ -44,7 +44,7 @@ METHODS: Mapping[str, Callable[[Config, Parts, Tokenizer], Method]] = {
     "fedavg_finetune": lambda config, parts, _: fedavg_finetune(parts, config.fedavg_finetune),
     "fedprox": lambda config, parts, _: fedprox(parts, config.fedprox),
     "lg_fedavg": lambda config, parts, _: lg_fedavg(parts, config.lg_fedavg),
-    "fedrecon": lambda config, parts, tokenizer: fedrecon(parts, config.fedrecon, _public_tokens(tokenizer)),
+    "fedrecon": lambda config, parts, tokenizer: fedrecon(parts, config.fedrecon, tokenizer.vocabulary.tokens),
     "fedevocab": lambda config, parts, _: fedevocab(parts, config.fedevocab),
     "local_only": lambda config, parts, _: local_only(parts, config.local_only),
     "centralised": lambda config, parts, _: centralised(parts, config.centralised),
@@ -95,13 +95,7 @@ def _tokenizer(config: Config, people: Population, public: PublicTable | None) -
     if config.method == "fedevocab":  # there is no common word list, and none is made
         return WordTokenizer(word.of_list((), size=1))
     vocabulary = word.build(config.vocabulary, people.seen_text, public.words if public else None)
-    if config.method == "fedrecon":
-        vocabulary = word.reordered(vocabulary, last=is_private_token)
     return WordTokenizer(vocabulary)
-
-
-def _public_tokens(tokenizer: Tokenizer) -> int:
-    return sum(not is_private_token(token) for token in tokenizer.vocabulary.tokens)
 
 
 def _init(config: Config, model: Classifier, tokenizer: Tokenizer, public: PublicTable | None) -> Callable[[Seed], Params]:

@@ -28,6 +28,7 @@ SUMMARY_KEYS = (
     "bytes_up", "bytes_down", "bytes_up_per_client_round", "parameters_shared", "parameters_private",
     "epsilon_this_run", "epsilon_deployment", "delta",
     "global_accuracy", "global_accuracy_mean", "local_accuracy", "local_majority_accuracy", "macro_f1", "unseen_accuracy",
+    "global_accuracy_interval", "global_accuracy_spread", "local_accuracy_interval", "local_accuracy_spread",
     "vocabulary_size", "single_source_words", "heldout_loss", "centralised_heldout_loss", "alone_heldout_loss",
     "untrained_heldout_loss", "wordsim353", "simlex999", "neighbours",
     "word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "tokenizer_switches", "before_switch",

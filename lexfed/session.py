@@ -129,7 +129,7 @@ def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
     up, clients = sum(r["bytes_up"] for r in records), sum(r["clients"] for r in records)
     scores: dict[str, Any] = dict(records[-1]["metrics"]) if records else {}
     run.directory.write_summary(
-        {key: value for key, value in scores.items() if not key.endswith(("_spread", "_clients"))}
+        {key: value for key, value in scores.items() if key != "scored_clients"}
         | {
             "name": config.name,
             "method": config.method,

@@ -59,7 +59,18 @@ VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
     },
     "evaluate": {
         "down": Names(arrays=("model/",), meta=(*CLOCK, "split")),
-        "up": Names(arrays=("accuracy", "local_accuracy", "majority_accuracy", "macro_f1", "texts", "parameters_private")),
+        "up": Names(
+            arrays=(
+                "accuracy",
+                "local_accuracy",
+                "error",
+                "local_error",
+                "majority_accuracy",
+                "macro_f1",
+                "texts",
+                "parameters_private",
+            )
+        ),
     },
 }
 

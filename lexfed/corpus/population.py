@@ -24,7 +24,7 @@ class Data:
     alpha: float = 1.0  # dirichlet, quantity: smaller is more skewed
     prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
     test: float = 0.2  # share held out as the common test set, where the data has no split of its own
-    validation: float = 0.1  # share of the training texts kept apart to choose options on
+    validation: float = 0.1  # share of the training texts kept apart to choose options on, where it has no such split
     limit: int | None = None  # at most so many training texts
     classes: int | None = None  # default: as many as there are labels
     text: str = "text"  # names of columns
@@ -111,7 +111,7 @@ def build(data: Data, seed: Seed) -> Population:
         raise DataError(f"{data.name}: no training text is left beside the test set (is every text the same?)")
     if data.limit is not None:
         train = train.take(numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit])
-    train, validation = hold_out(train, data.validation, derive(seed, "validation"))
+    train, validation = split_validation(corpus, train, data.validation, derive(seed, "validation"))
     parts = part(train, data, derive(seed, "partition"))
     starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return Population(train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen)
@@ -150,6 +150,19 @@ def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus
     if len(train) == 0 or len(test) == 0:
         raise DataError("the column 'split' must name 'train' and 'test' rows")
     return train, test
+
+
+VALIDATION = ("validation", "valid", "dev")  # what data sets call it
+
+
+def split_validation(corpus: Corpus, train: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
+    """Training and validation texts: the data's own split where it has one, else a share of the training texts."""
+    if share and corpus.splits is not None:
+        for name in VALIDATION:
+            own = corpus.where("splits", name)
+            if len(own):
+                return train, own
+    return hold_out(train, share, seed)
 
 
 def hold_out(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:

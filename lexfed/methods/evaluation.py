@@ -15,7 +15,7 @@ from lexfed.errors import ConfigError
 from lexfed.federation import Ask, ClientState, Handler, ServerState, request
 from lexfed.methods.training import Start, Task
 from lexfed.metrics import classification as metrics
-from lexfed.models.bilstm import PRIVATE_ROWS
+from lexfed.models.bilstm import BEYOND
 from lexfed.models.model import by_length
 from lexfed.params import ParameterSplit, Params, count
 from lexfed.seeds import Seed, derive
@@ -81,7 +81,7 @@ class Outputs:
 
 def run(task: Task, params: Params, reading: Reading) -> Outputs:
     if reading.beyond is not None:  # words that only the public table has: looked up, never trained
-        params = {**params, PRIVATE_ROWS: reading.beyond}
+        params = {**params, BEYOND: reading.beyond}
     with torch.no_grad():
         batches = list(by_length(reading.examples, size=256))
         logits = torch.cat([task.model.logits(params, batch, None) for batch in batches])
@@ -96,6 +96,8 @@ def _answer(outputs: Outputs, task: Task, client: Client, parameters_private: in
     figures = {
         "accuracy": metrics.accuracy(everywhere),
         "local_accuracy": metrics.local_accuracy(at_home, shares),
+        "error": metrics.standard_error(everywhere, metrics.label_shares(outputs.labels.numpy(), task.classes)),
+        "local_error": metrics.standard_error(at_home, shares),
         "majority_accuracy": metrics.majority_accuracy(shares),
         "macro_f1": metrics.macro_f1(everywhere),
         "texts": len(outputs.labels),
@@ -123,8 +125,10 @@ def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: s
         "global_accuracy": metrics.geometric_mean(column["accuracy"], int(column["texts"][0])),
         "global_accuracy_mean": float(np.mean(column["accuracy"])),
         "global_accuracy_spread": float(np.std(column["accuracy"])),
+        "global_accuracy_interval": metrics.half_interval(column["error"], column["accuracy"]),
         "local_accuracy": float(np.mean(column["local_accuracy"])),
         "local_accuracy_spread": float(np.std(column["local_accuracy"])),
+        "local_accuracy_interval": metrics.half_interval(column["local_error"], column["local_accuracy"]),
         "local_majority_accuracy": float(np.mean(column["majority_accuracy"])),
         "macro_f1": float(np.mean(column["macro_f1"])),
         "parameters_private": float(np.mean(column["parameters_private"])),

@@ -9,9 +9,11 @@ The rows of tokens that contain a digit are private; they have a tensor of their
     server:    W <- W + sum_k (|Q_k| / |Q|) (W_k - W)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
@@ -20,11 +22,12 @@ from lexfed.methods.evaluation import evaluator
 from lexfed.methods.fedavg import averaging
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import Local, Trained, nothing_private, train, trainer
-from lexfed.models.bilstm import PRIVATE_ROWS, TABLE, BiLSTMClassifier
-from lexfed.models.model import Example
+from lexfed.models.model import EMBEDDING, Batch, Classifier, Example
 from lexfed.params import ParameterSplit, Params
 from lexfed.seeds import Seed, derive, torch_generator
 from lexfed.wire import Message
+
+PRIVATE_ROWS = "private_rows"
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,42 @@ def is_private_token(token: str) -> bool:
     return any(letter.isdigit() for letter in token)
 
 
-def fedrecon(parts: Parts, options: FedRecon, public_tokens: int) -> Method:
-    """`public_tokens` of the vocabulary come first; the rest are the private ones."""
-    if not isinstance(parts.task.model, BiLSTMClassifier):
-        raise ConfigError("fedrecon keeps rows of a word table private: it needs model.name = 'bilstm'")
+@dataclass(frozen=True, eq=False)
+class Parted:
+    """A classifier whose word table lies in two tensors, so that the private rows have a name that can be refused."""
+
+    model: Classifier
+    private: Tensor  # (V,) bool: which rows
+
+    @property
+    def word_table(self) -> str:
+        return self.model.word_table
+
+    def init(self, vocab_size: int, seed: Seed) -> Params:
+        return self.part(self.model.init(vocab_size, seed))
+
+    def part(self, whole: Params) -> Params:
+        table = whole[self.word_table]
+        return {**whole, self.word_table: table[~self.private], PRIVATE_ROWS: table[self.private]}
+
+    def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+        public, private = params[self.word_table], params[PRIVATE_ROWS]
+        place = torch.empty(len(self.private), dtype=torch.int64)  # where each token's row lies in the two, end to end
+        place[~self.private] = torch.arange(len(public))
+        place[self.private] = torch.arange(len(private)) + len(public)
+        whole = {name: value for name, value in params.items() if name != PRIVATE_ROWS}
+        return self.model.logits({**whole, self.word_table: torch.cat([public, private])[place]}, batch, seed)
+
+    def depth(self, name: str) -> int:
+        return EMBEDDING if name == PRIVATE_ROWS else self.model.depth(name)
+
+
+def fedrecon(parts: Parts, options: FedRecon, tokens: Sequence[str]) -> Method:
+    """`tokens` are the vocabulary's, in the order of their rows."""
     split = ParameterSplit(lambda name: name == PRIVATE_ROWS)
-
-    def init(seed: Seed) -> Params:  # the same model, its table in two tensors
-        params = dict(parts.task.init(seed))
-        params[TABLE], params[PRIVATE_ROWS] = params[TABLE][:public_tokens], params[TABLE][public_tokens:]
-        return params
-
-    task = replace(parts.task, init=init)
+    model = Parted(parts.task.model, torch.tensor([is_private_token(token) for token in tokens]))
+    whole = parts.task.init
+    task = replace(parts.task, model=model, init=lambda seed: model.part(whole(seed)))
 
     def halves(client: Client, seed: Seed) -> tuple[list[Example], list[Example]]:
         examples = task.reader.read(client.train).examples
@@ -63,7 +90,7 @@ def fedrecon(parts: Parts, options: FedRecon, public_tokens: int) -> Method:
         return [examples[i] for i in order[:size]], [examples[i] for i in order[size:]]
 
     def reconstruct(params: Params, client: Client, message: Message, seed: Seed) -> Params:
-        rows = init(derive(client.secret, "rows"))[PRIVATE_ROWS]
+        rows = task.init(derive(client.secret, "rows"))[PRIVATE_ROWS]
         local = Local(task.learning_rate(message), options.epochs, lambda name: float(name == PRIVATE_ROWS))
         local = replace(local, adjustment=task.adjustment(client))
         return train(task, {**params, PRIVATE_ROWS: rows}, halves(client, seed)[0], local, derive(seed, "fit")).params

@@ -5,6 +5,7 @@
 
     client k:  L_k, U_k <- E epochs from L_k, U;   send U_k - U;   keep L_k
     server:    U <- U + sum_k (n_k / n) (U_k - U)
+    predict:   with a L_k + (1 - a) L, L being the lower layers of the warm start; a is the interpolation
 
 Cut just above the embedding and without a warm start, it is FedeVocab without adaptive updating, with one public vocabulary.
 During the warm start everything travels, as in FedAvg.
@@ -13,6 +14,8 @@ During the warm start everything travels, as in FedAvg.
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import torch
+
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
 from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps, once, request
@@ -20,9 +23,11 @@ from lexfed.methods.evaluation import evaluator
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import nothing_private, plain_update, trainer
 from lexfed.models.model import EMBEDDING, ENCODER
-from lexfed.params import ALL_SHARED, ParameterSplit
+from lexfed.params import ALL_SHARED, ParameterSplit, Params
 from lexfed.seeds import Seed, derive
-from lexfed.wire import Message, below, under
+from lexfed.wire import Message, below, decode, encode, under
+
+WARM = "warm"  # a client keeps the lower layers it was handed, for predictions in between
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,11 @@ class LGFedAvg:
 
     cut: Literal["embedding", "encoder"] = "embedding"  # the uppermost layer that stays
     warm: int = 5  # rounds of FedAvg first
+    interpolation: float = 1.0  # a client's own lower layers in what it predicts with; the rest are the warm start's
 
     def __post_init__(self) -> None:
-        if self.warm < 0:
-            raise ConfigError("lg_fedavg.warm must be at least 0")
+        if self.warm < 0 or not 0 <= self.interpolation <= 1:
+            raise ConfigError("lg_fedavg.warm must be at least 0, lg_fedavg.interpolation between 0 and 1")
 
 
 def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
@@ -46,7 +52,14 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
         return ClientState(split.private(task.init(derive(client.secret, "init"))))
 
     def install(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
-        return Message(), ClientState(below("start", message.arrays))
+        given = below("start", message.arrays)
+        return Message(), ClientState(given, {WARM: encode(Message(given))} if options.interpolation < 1 else {})
+
+    def interpolate(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
+        if WARM not in state.blobs:
+            return params
+        warm = decode(state.blobs[WARM]).arrays
+        return {**params, **{name: torch.lerp(value, params[name], options.interpolation) for name, value in warm.items()}}
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         def cut(s: ServerState) -> ServerState:
@@ -68,7 +81,7 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
             "warm": trainer(task, ALL_SHARED, nothing_private, update, parts.mechanism),
             "install": install,
             "train": trainer(task, split, start, update, parts.mechanism),
-            "evaluate": evaluator(task, split, start),
+            "evaluate": evaluator(task, split, start, interpolate if options.interpolation < 1 else None),
         },
         server=server,
         split=split,

@@ -34,6 +34,23 @@ def local_accuracy(confusion: Confusion, shares: FloatArray) -> float:
     return float(tested @ class_accuracy(confusion) / tested.sum()) if tested.sum() > 0 else 0.0
 
 
+def standard_error(confusion: Confusion, shares: FloatArray) -> float:
+    """Of the accuracy so weighted, for texts drawn class by class: sqrt of sum_c p(c)^2 a_c (1 - a_c) / n_c."""
+    right, texts = class_accuracy(confusion), confusion.sum(1)
+    tested = shares * (texts > 0)
+    weights = tested / max(tested.sum(), 1e-12)
+    return float(np.sqrt(np.sum(weights**2 * right * (1 - right) / np.maximum(texts, 1))))
+
+
+def half_interval(errors: Sequence[float], accuracies: Sequence[float]) -> float:
+    """Half of the 95 % interval of a mean over clients, both texts and clients being a sample.
+
+    All clients are scored on the same texts, so their errors from the choice of texts do not average out.
+    """
+    between = np.std(accuracies) / np.sqrt(len(accuracies))
+    return float(1.96 * np.hypot(np.mean(errors), between))
+
+
 def majority_accuracy(shares: FloatArray) -> float:
     """What a client scores on its own label shares by always saying its most frequent class."""
     return float(shares.max())

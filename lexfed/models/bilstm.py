@@ -9,10 +9,10 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Batch, ModelOptions, dropout
 from lexfed.params import Params
-from lexfed.seeds import Seed, torch_generator
+from lexfed.seeds import Seed, derive, torch_generator
 
 TABLE = "embedding.weight"
-PRIVATE_ROWS = "embedding.private"  # more rows of the table, under a name of their own
+BEYOND = "embedding.beyond"  # more rows, behind the table's: looked up and never trained
 PROJECTION = "embedding.projection"  # from a table of another dimension
 _LSTM = tuple(
     f"lstm.{kind}_l0{way}" for way in ("", "_reverse") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -26,18 +26,18 @@ class BiLSTMClassifier:
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         d, h = self.options.embedding, self.options.hidden
-        generator = torch_generator(seed)
 
-        def uniform(*shape: int, bound: float) -> Tensor:
-            return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+        # one generator per parameter: the size of one never moves the start of another
+        def uniform(name: str, *shape: int, bound: float) -> Tensor:
+            return torch.empty(shape).uniform_(-bound, bound, generator=torch_generator(derive(seed, name)))
 
-        params = {TABLE: torch.empty(vocab_size, d).normal_(0, 0.1, generator=generator)}
+        params = {TABLE: torch.empty(vocab_size, d).normal_(0, 0.1, generator=torch_generator(derive(seed, TABLE)))}
         shapes = {"weight_ih": (4 * h, d), "weight_hh": (4 * h, h), "bias_ih": (4 * h,), "bias_hh": (4 * h,)}
         for name in _LSTM:
-            params[name] = uniform(*shapes[name.split(".")[1].split("_l0")[0]], bound=h**-0.5)
+            params[name] = uniform(name, *shapes[name.split(".")[1].split("_l0")[0]], bound=h**-0.5)
         if self.options.pooling == "attention":
-            params["attention.query"] = uniform(2 * h, bound=(2 * h) ** -0.5)
-        params["output.weight"] = uniform(self.classes, 2 * h, bound=(2 * h) ** -0.5)
+            params["attention.query"] = uniform("attention.query", 2 * h, bound=(2 * h) ** -0.5)
+        params["output.weight"] = uniform("output.weight", self.classes, 2 * h, bound=(2 * h) ** -0.5)
         params["output.bias"] = torch.zeros(self.classes)
         return params
 
@@ -65,13 +65,17 @@ class BiLSTMClassifier:
         total = scores.new_zeros(len(lengths)).index_add(0, text, weights)
         return empty.index_add(0, text, states * weights[:, None]) / total[:, None]
 
+    @property
+    def word_table(self) -> str:
+        return TABLE
+
     def depth(self, name: str) -> int:
         return {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER, "output": HEAD}[name.split(".")[0]]
 
 
 def _embed(params: Params, ids: Tensor) -> Tensor:
     table = params[TABLE]
-    if PRIVATE_ROWS in params:
-        table = torch.cat([table, params[PRIVATE_ROWS]])
+    if BEYOND in params:
+        table = torch.cat([table, params[BEYOND]])
     x = F.embedding(ids, table)
     return x @ params[PROJECTION] if PROJECTION in params else x

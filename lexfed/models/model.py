@@ -52,6 +52,10 @@ class Classifier(Protocol):
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
         """(B, C). `seed` is dropout's; None means no dropout."""
 
+    @property
+    def word_table(self) -> str:
+        """The name of the parameter with a row for every token."""
+
     def depth(self, name: str) -> int:
         """Where a parameter is: EMBEDDING, ENCODER or HEAD. Methods that part a model part it here."""
 

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from lexfed.errors import DataError
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Batch
 from lexfed.params import Params
-from lexfed.seeds import Seed, torch_generator
+from lexfed.seeds import Seed, derive, torch_generator
 
 
 def resolve(name: str) -> str:
@@ -60,7 +60,6 @@ class EncoderClassifier:
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         """Pretrained weights with a fresh head; or all fresh, as the model's authors initialise them, from this seed."""
-        generator = torch_generator(seed)
         params = {}
         for name, value in self.module.named_parameters():
             if self.pretrained and self.depth(name) != HEAD:
@@ -69,8 +68,14 @@ class EncoderClassifier:
                 norm = "norm" in name.lower() and name.endswith("weight")
                 params[name] = torch.full_like(value.detach(), float(norm))
             else:
+                generator = torch_generator(derive(seed, name))
                 params[name] = torch.empty_like(value.detach()).normal_(0, 0.02, generator=generator)
         return params
+
+    @property
+    def word_table(self) -> str:
+        words = self.module.get_input_embeddings().weight
+        return next(str(name) for name, value in self.module.named_parameters() if value is words)
 
     def depth(self, name: str) -> int:
         inside, _, rest = name.partition(".")

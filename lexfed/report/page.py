@@ -38,7 +38,7 @@ def write(run: RunDir, path: Path | None = None) -> Path:
 
 def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> str:
     title = html.escape(f"{summary['name']}: {summary['method']}")
-    rows = [(LABELS[key], human(key, summary[key])) for key in LABELS if summary[key] is not None]
+    rows = [(LABELS[key], human(key, summary[key])) for key in LABELS if summary.get(key) is not None]
     table = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in rows)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -76,12 +76,6 @@ def of_list(tokens: Iterable[str], size: int) -> Vocabulary:
     """The first words of a list that is ordered by frequency, as published tables are."""
     kept = (UNKNOWN, *(token for token in tokens if token != UNKNOWN))[:size]
     return Vocabulary(kept, (0,) * len(kept))
-
-
-def reordered(vocabulary: Vocabulary, last: Callable[[str], bool]) -> Vocabulary:
-    """The same tokens, those that `last` picks behind all others."""
-    order = sorted(range(len(vocabulary)), key=lambda i: last(vocabulary.tokens[i]))
-    return Vocabulary(tuple(vocabulary.tokens[i] for i in order), tuple(vocabulary.counts[i] for i in order))
 
 
 @dataclass(frozen=True)

@@ -32,3 +32,28 @@ def test_macro_f1_by_hand() -> None:
 def test_geometric_mean_counts_zero_as_half_an_example() -> None:
     assert metrics.geometric_mean([0.25, 1.0], 10) == pytest.approx(0.5)
     assert metrics.geometric_mean([0.0, 1.0], 50) == pytest.approx(0.1)
+
+
+def test_the_standard_error_is_what_drawing_texts_again_gives() -> None:
+    rng = np.random.default_rng(0)
+    rights, texts, shares = (0.9, 0.6), (40, 60), np.array([0.8, 0.2])
+    scores, errors = [], []
+    for _ in range(4000):
+        hits = rng.binomial(texts, rights)
+        confusion = np.array([[hits[0], texts[0] - hits[0]], [texts[1] - hits[1], hits[1]]])
+        scores.append(metrics.local_accuracy(confusion, shares))
+        errors.append(metrics.standard_error(confusion, shares))
+    assert np.mean(errors) == pytest.approx(np.std(scores), rel=0.05)
+
+
+def test_the_interval_covers_the_truth_about_95_times_in_100() -> None:
+    """Clients that all guess alike: more of them do not make the texts more."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(2000):
+        confusion = np.diag(rng.binomial(100, 0.7, 1))
+        confusion = np.array([[confusion[0, 0], 100 - confusion[0, 0]], [0, 0]])
+        score = metrics.accuracy(confusion)
+        error = metrics.standard_error(confusion, np.array([1.0, 0.0]))
+        covered += abs(score - 0.7) <= metrics.half_interval([error] * 50, [score] * 50)
+    assert 0.92 < covered / 2000 < 0.97

@@ -89,3 +89,16 @@ def test_clients_hold_the_training_text_between_them() -> None:
 def test_a_sample_for_scoring_keeps_the_class_shares() -> None:
     people = build(Data(name="imdb", clients=2, limit=500), root(0)).sampled(100)
     assert np.bincount(people.common_test.labels).tolist() == [50, 50]
+
+
+def test_a_validation_split_of_the_data_is_used_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "split.jsonl"
+    rows = [
+        {"text": f"text {i}", "label": i % 2, "split": s} for i, s in enumerate(["train"] * 8 + ["dev"] * 3 + ["test"] * 2)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    people = build(Data(str(path), clients=2, partition="iid"), root(0))
+    assert sorted(people.common_validation) == ["text 10", "text 8", "text 9"]
+    assert len(people.train) == 8
+    none = build(Data(str(path), clients=2, partition="iid", validation=0.0), root(0))
+    assert len(none.common_validation) == 0

@@ -15,12 +15,12 @@ from lexfed.federation import ClientState, Method, ServerState
 from lexfed.methods.fedavg import FineTune, fedavg, fedavg_finetune
 from lexfed.methods.fedevocab import FedeVocab, fedevocab
 from lexfed.methods.fedprox import FedProx, fedprox
-from lexfed.methods.fedrecon import FedRecon, fedrecon, is_private_token
+from lexfed.methods.fedrecon import PRIVATE_ROWS, FedRecon, Parted, fedrecon
 from lexfed.methods.lg_fedavg import LGFedAvg, lg_fedavg
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import Local, Task, Train, train
-from lexfed.models.bilstm import PRIVATE_ROWS, PROJECTION, TABLE, BiLSTMClassifier
-from lexfed.models.model import ModelOptions
+from lexfed.models.bilstm import PROJECTION, TABLE, BiLSTMClassifier
+from lexfed.models.model import Example, ModelOptions, collate
 from lexfed.optim import ServerOptimizer
 from lexfed.params import Params
 from lexfed.privacy.mechanism import NoPrivacy
@@ -30,7 +30,8 @@ from lexfed.runtime.store import Store
 from lexfed.seeds import Seed, root, torch_generator
 from lexfed.vocabulary.reading import SharedReader, initial_rows
 from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.word import WordTokenizer, of_list, reordered, words
+from lexfed.vocabulary.word import WordTokenizer, of_list, words
+from lexfed.wire import decode
 from tests.conftest import hand_made
 
 SIZES = (3, 2, 4, 1)
@@ -41,7 +42,7 @@ PUBLIC = PublicTable(PUBLIC_WORDS, np.random.default_rng(0).normal(size=(len(PUB
 
 
 def parts(rounds: int = 1, tokens: tuple[str, ...] = PUBLIC_WORDS, **options: object) -> Parts:
-    tokenizer = WordTokenizer(reordered(of_list(tokens, 100), last=is_private_token))
+    tokenizer = WordTokenizer(of_list(tokens, 100))
     model = BiLSTMClassifier(ModelOptions(embedding=6, hidden=5, dropout=0.0), classes=2)
 
     def init(seed: Seed) -> Params:
@@ -209,12 +210,34 @@ def test_lg_fedavg_starts_from_what_fedavg_learnt(tmp_path: Path) -> None:
 
 
 def test_fedrecon_trains_its_halves(tmp_path: Path) -> None:
-    method = fedrecon(parts(), FedRecon(), public_tokens=9)
+    method = fedrecon(parts(), FedRecon(), ("<unk>", *PUBLIC_WORDS))
     start, after = run(method, tmp_path / "store")
     assert PRIVATE_ROWS not in start.params
     assert start.params[TABLE].shape == (9, 6), "the rows of tokens with digits are not the server's"
     assert not torch.equal(start.params[TABLE], after.params[TABLE])
     assert not (tmp_path / "store").exists(), "re-initialised each round: nothing is kept"
+
+
+def test_a_parted_table_is_the_same_model() -> None:
+    whole = parts().task.init(root(3))
+    model = Parted(parts().task.model, torch.arange(len(PUBLIC_WORDS) + 1) % 3 == 1)  # any rows, not the last ones
+    batch = collate([Example([1, 4, 7], 0), Example([2, 3], 1)])
+    assert torch.equal(model.logits(model.part(whole), batch, None), parts().task.model.logits(whole, batch, None))
+
+
+def test_lg_fedavg_predicts_between_its_own_layers_and_the_warm_start(tmp_path: Path) -> None:
+    def logits(interpolation: float) -> dict[str, Tensor]:
+        method = lg_fedavg(parts(rounds=3), LGFedAvg(warm=1, interpolation=interpolation))
+        site = Site(Assembly(Config(), PEOPLE, method, WordTokenizer(of_list((), 2))), Store(tmp_path / str(interpolation)))
+        states = list(method.server(simulate(site), root(0), ServerState()))
+        kept = Store(tmp_path / str(interpolation)).load(0, LATER)
+        return {"own": kept.params[TABLE], "warm": next(s for s in states if s.round == 1).params[TABLE],
+                "blob": decode(kept.blobs["warm"]).arrays[TABLE] if kept.blobs else torch.empty(0)}  # fmt: skip
+
+    own, between = logits(1.0), logits(0.5)
+    assert torch.equal(own["own"], between["own"]), "training is the same"
+    assert own["blob"].numel() == 0
+    assert torch.equal(between["blob"], between["warm"]), "the client kept what it was handed"
 
 
 def test_fine_tuning_changes_the_scores_and_not_the_training(tmp_path: Path) -> None:

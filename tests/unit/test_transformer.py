@@ -7,10 +7,12 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig
 
+from lexfed.methods.fedrecon import PRIVATE_ROWS, Parted, is_private_token
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Example, collate
-from lexfed.models.transformer import EncoderClassifier, from_config, load_encoder
+from lexfed.models.transformer import EncoderClassifier, from_config, load_encoder, resolve
 from lexfed.params import count
 from lexfed.seeds import root
+from lexfed.vocabulary.subword import load_tokenizer
 from tests.conftest import Lexfed
 
 
@@ -36,6 +38,16 @@ def test_the_embedding_module_is_words_positions_and_norm(minilm: EncoderClassif
     }  # fmt: skip
     assert {minilm.depth(name) for name in params} == {EMBEDDING, ENCODER, HEAD}
     assert count(params) > 22_000_000
+
+
+def test_fedrecon_parts_a_pretrained_table_too(minilm: EncoderClassifier) -> None:
+    whole = minilm.init(0, root(0))
+    tokens = load_tokenizer(resolve("minilm"), 32).vocabulary.tokens
+    model = Parted(minilm, torch.tensor([is_private_token(token) for token in tokens]))
+    params = model.part(whole)
+    assert 500 < len(params[PRIVATE_ROWS]) < 3000, "word pieces with digits"
+    batch = collate([Example([101, 2023, 2861, 102], 0)])
+    assert torch.equal(model.logits(params, batch, None), minilm.logits(whole, batch, None))
 
 
 def test_padding_is_never_read(minilm: EncoderClassifier) -> None:
