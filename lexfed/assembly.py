@@ -1,7 +1,7 @@
 """From a configuration to a method and its clients. Workers and nodes rebuild both from it, so it is all they are sent."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lexfed.config import Config
 from lexfed.corpus import population
@@ -10,13 +10,16 @@ from lexfed.errors import ConfigError, DataError
 from lexfed.federation import Method
 from lexfed.methods.centralised import centralised
 from lexfed.methods.fedavg import fedavg, fedavg_finetune
+from lexfed.methods.federated_word2vec import federated_word2vec
 from lexfed.methods.fedevocab import fedevocab
 from lexfed.methods.fedprox import fedprox
 from lexfed.methods.fedrecon import fedrecon
 from lexfed.methods.lg_fedavg import lg_fedavg
 from lexfed.methods.local_only import local_only
 from lexfed.methods.parts import Parts
+from lexfed.methods.replica import Replica
 from lexfed.methods.training import Task
+from lexfed.methods.word2vec_scores import Scores, write_artifacts
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.model import Classifier
 from lexfed.models.transformer import load_encoder, resolve
@@ -52,7 +55,21 @@ METHODS: Mapping[str, Callable[[Config, Parts, Tokenizer], Method]] = {
 
 
 def assemble(config: Config) -> Assembly:
-    people = population.build(config.data, derive(root(config.seed), "data")).sampled(config.evaluation.limit)
+    people = population.build(config.data, derive(root(config.seed), "data"))
+    return _word_vectors(config, people) if config.method == "federated_word2vec" else _classifier(config, people)
+
+
+def _word_vectors(config: Config, people: Population) -> Assembly:
+    options = config.word2vec
+    replica = Replica(options.dimension, options.subsample)
+    sampler = sampling.build(config.cohort, len(people))
+    method = federated_word2vec(sampler, options, config.agreement, config.rounds, replica)
+    method = replace(method, score=Scores(options, people, replica, config.rounds), artifacts=write_artifacts)
+    return Assembly(config, people, method, WordTokenizer(word.of_list((), size=1)))
+
+
+def _classifier(config: Config, people: Population) -> Assembly:
+    people = people.sampled(config.evaluation.limit)
     if people.classes == 0:
         raise DataError(f"{config.data.name} has no label column '{config.data.label}'; set data.label")
     if config.evaluation.split == "validation" and len(people.common_validation) == 0:

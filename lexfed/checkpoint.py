@@ -9,10 +9,11 @@ from typing import Any
 
 from torch import Tensor
 
-from lexfed.errors import CheckpointError, WireError
+from lexfed.errors import CheckpointError, PrivacyError, WireError
 from lexfed.federation import ServerState
 from lexfed.files import write_atomically
 from lexfed.params import Params
+from lexfed.privacy import accounting
 from lexfed.wire import Message, below, decode, encode, under
 
 FORMAT = 1
@@ -30,7 +31,7 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """The arrays first, under a name of their own; then the manifest that points to them, in one rename."""
     state = checkpoint.state
-    data = encode(Message(_arrays(state)))
+    data = encode(Message(_arrays(state), blobs={"vocabulary": state.vocabulary} if state.vocabulary else {}))
     digest = blake2b(data, digest_size=16).hexdigest()
     file = folder / f"state-{digest}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,6 +43,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "round": state.round,
         "step": state.step,
         "done": sorted(state.done),
+        "ledger": accounting.to_json(state.ledger),
         "closes_round": checkpoint.closes_round,
         "tally": dict(checkpoint.tally),
         "experiment": checkpoint.experiment,
@@ -63,17 +65,20 @@ def load(folder: Path) -> Checkpoint:
         data = (folder / manifest["file"]).read_bytes()
         if blake2b(data, digest_size=16).hexdigest() != manifest["digest"]:
             raise CheckpointError(f"{folder / manifest['file']} is damaged: it is not what was written")
-        arrays = decode(data).arrays
+        kept = decode(data)
+        arrays = kept.arrays
         state = ServerState(
             params=below("params", arrays),
             opt_state=_slots(below("opt", arrays)),
             mechanism_state=below("mechanism", arrays),
+            vocabulary=kept.blobs.get("vocabulary", b""),
+            ledger=accounting.from_json(manifest.get("ledger", [])),
             round=manifest["round"],
             step=manifest["step"],
             done=frozenset(manifest["done"]),
         )
         return Checkpoint(state, manifest["closes_round"], manifest["tally"], manifest["experiment"])
-    except (OSError, ValueError, KeyError, TypeError, WireError) as error:
+    except (OSError, ValueError, KeyError, TypeError, WireError, PrivacyError) as error:
         raise CheckpointError(f"the checkpoint in {folder} can't be read: {error}") from error
 
 

@@ -153,6 +153,51 @@ def data_show(name: Annotated[str, typer.Argument(help="A name of `lexfed data l
     _console().print(table)
 
 
+vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)
+app.add_typer(vocab, name="vocab")
+
+
+@vocab.command("agree")
+def vocab_agree(
+    config: Annotated[Path, typer.Argument(help="A TOML file: its [data] and [agreement] tables.", metavar="CONFIG.toml")],
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the list there.")] = None,
+    extend: Annotated[Path | None, typer.Option(metavar="FILE.json", help="A list whose words keep their ids.")] = None,
+) -> None:
+    """Agree on a word list without training, and say what each organisation would reveal."""
+    from lexfed import agreeing
+    from lexfed.config import load
+    from lexfed.report import vocabulary as report
+
+    agreeing.refuse_existing(out)
+    setup = load(config, settings or [])
+    outcome = agreeing.run(setup, agreeing.read(extend) if extend else None)
+    if out is not None:
+        agreeing.write(out, outcome.vocabulary)
+    console = _console()
+    for title, rows in report.sections(outcome.vocabulary, outcome.revealed, setup.agreement):
+        console.print(title, soft_wrap=True, highlight=False)
+        _print_table(rows, report.COLUMNS)
+        console.print()
+    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger):
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@vocab.command("inspect")
+def vocab_inspect(path: Annotated[Path, typer.Argument(help="A word list, or a run.", metavar="FILE|RUN")]) -> None:
+    """Size, version, most frequent and rarest words of a vocabulary."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from lexfed import agreeing
+    from lexfed.report.vocabulary import inspect
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in inspect(agreeing.read(path)).items():
+        table.add_row(key, Text(value))  # as it is: a word may look like markup
+    _console().print(table, highlight=False)
+
+
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
@@ -186,10 +231,16 @@ def _console() -> "Console":
     return Console()
 
 
+RESULTS = (
+    "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
+    "alone_heldout_loss", "wordsim353", "vocabulary_size", "bytes_up", "bytes_down", "seconds",
+)  # fmt: skip
+
+
 def _print_results(runs: "list[RunDir]") -> None:
     from lexfed.report import compare
 
-    keys = ("method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up", "bytes_down", "seconds")
+    keys = tuple(key for key in RESULTS if any(run.summary().get(key) is not None for run in runs))
     console = _console()
     console.print()
     _print_table([row[1:] for row in compare.rows(runs, keys)], keys)

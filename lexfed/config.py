@@ -14,6 +14,7 @@ import tomli_w
 
 from lexfed.corpus.population import Data
 from lexfed.errors import ConfigError, nearest
+from lexfed.methods.agreement import Agreement
 from lexfed.methods.centralised import Centralised
 from lexfed.methods.evaluation import Evaluation
 from lexfed.methods.fedavg import FineTune
@@ -22,6 +23,7 @@ from lexfed.methods.fedprox import FedProx
 from lexfed.methods.fedrecon import FedRecon
 from lexfed.methods.lg_fedavg import LGFedAvg
 from lexfed.methods.local_only import LocalOnly
+from lexfed.methods.skipgram_training import Word2Vec
 from lexfed.methods.training import Train
 from lexfed.models.model import ModelOptions
 from lexfed.optim import ServerOptimizer
@@ -37,10 +39,20 @@ class Config:
     seed: int = 0
     rounds: int = 10
     method: Literal[
-        "fedevocab", "fedavg", "fedavg_finetune", "fedprox", "lg_fedavg", "fedrecon", "local_only", "centralised"
+        "fedevocab",
+        "fedavg",
+        "fedavg_finetune",
+        "fedprox",
+        "lg_fedavg",
+        "fedrecon",
+        "local_only",
+        "centralised",
+        "federated_word2vec",
     ] = "fedavg"
     data: Data = field(default_factory=Data)
     vocabulary: Words = field(default_factory=Words)
+    agreement: Agreement = field(default_factory=Agreement)
+    word2vec: Word2Vec = field(default_factory=Word2Vec)
     model: ModelOptions = field(default_factory=ModelOptions)
     cohort: Cohort = field(default_factory=Cohort)
     train: Train = field(default_factory=Train)

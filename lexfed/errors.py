@@ -24,6 +24,10 @@ class PrivacyError(LexfedError):
     """Something private was about to be sent. Nothing was."""
 
 
+class DivergedError(LexfedError):
+    """Training left the numbers. What was good before it is kept."""
+
+
 class CheckpointError(LexfedError):
     """A checkpoint that is damaged, missing or of another run."""
 

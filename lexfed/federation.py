@@ -8,12 +8,15 @@ A runtime is a function (`Ask`), and a sum is a function of it (`Total`). A meth
 client, a generator on the server. This module knows neither models nor text.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from lexfed.corpus.population import Client
-from lexfed.optim import ServerOptimizer
-from lexfed.params import ALL_SHARED, ParameterSplit, Params, Update, add
+from lexfed.optim import Stepper
+from lexfed.params import ALL_SHARED, ParameterSplit, Params, Update, add_all
+from lexfed.privacy.accounting import Ledger
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.privacy.sampling import Sampler
 from lexfed.seeds import Seed, derive
@@ -32,9 +35,19 @@ class Sum:
     clients: int = 0
     bytes_up: int = 0
 
-    def __add__(self, other: "Sum") -> "Sum":
-        clients, bytes_up = self.clients + other.clients, self.bytes_up + other.bytes_up
-        return Sum(add(self.update, other.update), clients, bytes_up)
+
+def add_up(sums: Iterable[Sum]) -> Sum:
+    """In the order given, tensors as they come."""
+    clients = bytes_up = 0
+
+    def updates() -> Iterator[Update]:
+        nonlocal clients, bytes_up
+        for part in sums:
+            clients, bytes_up = clients + part.clients, bytes_up + part.bytes_up
+            yield part.update
+
+    update = add_all(updates())
+    return Sum(update, clients, bytes_up)
 
 
 Total = Callable[[Verb, Requests], Sum]
@@ -54,22 +67,19 @@ def blocks(cohort: Sequence[ClientId]) -> list[Sequence[ClientId]]:
 
 def add_replies(verb: Verb, requests: Requests, replies: Iterator[tuple[ClientId, Message]]) -> Sum:
     """The sum of a block. A malformed reply counts as none: its client has dropped out."""
-    total = Sum()
-    for client, reply in replies:
-        if well_formed(verb, requests[client], reply):
-            total += Sum(unpack(reply.arrays), 1, size(reply))
-    return total
+    return add_up(
+        Sum(unpack(reply.arrays), 1, size(reply))
+        for client, reply in replies
+        if well_formed(verb, requests[client], reply)
+    )  # fmt: skip
 
 
 def plain(ask: Ask) -> Total:
     """Add up here, block by block."""
 
     def total(verb: Verb, requests: Requests) -> Sum:
-        result = Sum()
-        for block in blocks(list(requests)):
-            asked = {client: requests[client] for client in block}
-            result += add_replies(verb, asked, ask(verb, asked))
-        return result
+        cohort = [{client: requests[client] for client in block} for block in blocks(list(requests))]
+        return add_up(add_replies(verb, asked, ask(verb, asked)) for asked in cohort)
 
     return total
 
@@ -90,6 +100,8 @@ class ServerState:
     params: Params = field(default_factory=dict)
     opt_state: Mapping[str, Params] = field(default_factory=dict)
     mechanism_state: Params = field(default_factory=dict)
+    vocabulary: bytes = b""  # the list that was agreed on (`vocabulary.agreed`)
+    ledger: Ledger = ()  # what was released with noise, and has to be paid for
     round: int = 0
     step: int = 0  # counts yields: the server's clock
     done: frozenset[str] = frozenset()
@@ -104,8 +116,8 @@ def request(state: ServerState, ask: int, **meta: Meta) -> Message:
     return Message(under("model", state.params), {**clock, **meta})
 
 
-def broadcast(state: ServerState, cohort: Sequence[ClientId]) -> Requests:
-    return dict.fromkeys(cohort, request(state, ask=0))
+def broadcast(state: ServerState, cohort: Sequence[ClientId], ask: int) -> Requests:
+    return dict.fromkeys(cohort, request(state, ask))
 
 
 @dataclass(frozen=True)
@@ -117,19 +129,22 @@ class Rounds:
 
     sampler: Sampler
     mechanism: Mechanism
-    optimizer: ServerOptimizer
-    requests: Callable[[ServerState, Sequence[ClientId]], Requests] = broadcast
+    optimizer: Stepper
+    requests: Callable[[ServerState, Sequence[ClientId], int], Requests] = broadcast
     verb: Verb = "train"
+    asks: int = 1  # exchanges between two states that are kept: FedSGD makes many
 
     def __call__(self, federation: Federation, state: ServerState, until: int, seed: Seed) -> Steps:
         while state.round < until:
             here = derive(seed, "round", state.round)
             cohort = self.sampler.sample(federation.clients, derive(here, "cohort"))
-            total = federation.total(self.verb, self.requests(state, cohort))
             expected = self.sampler.expected_size(len(federation.clients))
-            update, kept = self.mechanism.release(total.update, expected, state.mechanism_state, derive(here, "noise"))
-            params, slots = self.optimizer.step(state.params, update, state.opt_state)
-            state = replace(state, params=params, opt_state=slots, mechanism_state=kept)
+            for ask in range(self.asks):
+                total = federation.total(self.verb, self.requests(state, cohort, ask))
+                noise = derive(here, "noise", ask)
+                update, kept = self.mechanism.release(total.update, expected, state.mechanism_state, noise)
+                params, slots = self.optimizer.step(state.params, update, state.opt_state)
+                state = replace(state, params=params, opt_state=slots, mechanism_state=kept)
             state = replace(state, round=state.round + 1, step=state.step + 1)
             yield state
         return state
@@ -155,6 +170,10 @@ class ClientState:
 Handler = Callable[[Message, Client, ClientState], tuple[Message, ClientState]]
 
 
+# Figures of a state; at the last round all of them, on the way what is cheap.
+Score = Callable[[Federation, ServerState, bool], Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class Method:
     """Client half, server half, and the names that may never travel."""
@@ -164,6 +183,11 @@ class Method:
     split: ParameterSplit
     rounds: int
     open_verbs: frozenset[Verb] = frozenset()  # in which, knowingly, nothing is private (a warm start by FedAvg)
+    # what the experimenter does around it, where it is not what classifiers need
+    score: Score | None = None
+    artifacts: Callable[[ServerState, Path], None] | None = None
+    restore: Callable[[ServerState], None] | None = None  # a resumed simulation: what clients held in memory
+    threads: bool = False  # its handlers hold no lock and share memory: workers are threads, not processes
 
     def split_for(self, verb: Verb) -> ParameterSplit:
         return ALL_SHARED if verb in self.open_verbs else self.split

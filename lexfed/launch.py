@@ -123,10 +123,10 @@ def _run(run: Run, how: How) -> RunDir:
         words += ["--record-wire", str(how.record_wire)] if how.record_wire else []
         console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
-    if run.directory.summary()["stopped"] == "diverged":
-        console.print(
-            "diverged: no longer numbers; lower train.lr or server.lr. The last good round is kept.", soft_wrap=True
-        )
+    summary = run.directory.summary()
+    if summary["stopped"] == "diverged":
+        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
+        console.print(f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False)
     page.write(run.directory)
     return run.directory
 

@@ -14,15 +14,19 @@ v starts at tau^2, the smallest start their analysis allows; there is no bias co
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from lexfed.errors import ConfigError
-from lexfed.params import Params
+from lexfed.params import Params, Rows, Update
 
 Slots = Mapping[str, Params]
+
+
+class Stepper(Protocol):
+    def step(self, params: Params, update: Update, slots: Slots) -> tuple[Params, Slots]: ...
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,13 @@ class ServerOptimizer:
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ConfigError("server.beta1 and server.beta2 must be at least 0 and below 1")
 
-    def step(self, params: Params, update: Params, slots: Slots) -> tuple[Params, Slots]:
+    def step(self, params: Params, update: Update, slots: Slots) -> tuple[Params, Slots]:
         """The next parameters and slots. A parameter without an update stays as it is, and so do its slots."""
         after = {name: dict(slots.get(name, {})) for name in self._slot_names()}
         result = dict(params)
         for name, delta in update.items():
+            if isinstance(delta, Rows):
+                raise ValueError("rows need a step of their own")
             direction = self._direction(name, delta, after)
             result[name] = params[name] + self.lr * direction
         return result, after

@@ -31,6 +31,8 @@ SUMMARY_KEYS = (
     "global_accuracy_interval", "global_accuracy_spread", "local_accuracy_interval", "local_accuracy_spread",
     "vocabulary_size", "single_source_words", "heldout_loss", "centralised_heldout_loss", "alone_heldout_loss",
     "untrained_heldout_loss", "wordsim353", "simlex999", "neighbours",
+    "wordsim353_found", "simlex999_found", "analogies", "analogies_asked", "centralised_wordsim353", "neighbour_overlap",
+    "organisations", "reason",
     "word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "tokenizer_switches", "before_switch",
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from lexfed import checkpoint
 from lexfed.assembly import Assembly
 from lexfed.checkpoint import Checkpoint
 from lexfed.config import fingerprint
+from lexfed.errors import DivergedError
 from lexfed.federation import Federation, ServerState
 from lexfed.files import write_atomically
 from lexfed.methods.evaluation import evaluate
@@ -27,11 +28,12 @@ from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
+from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
 from lexfed.seeds import derive, root
 from lexfed.wire import Message, encode
 
-Figures = dict[str, float]
+Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ def execute(run: Run) -> Iterator[Record]:
     with ExitStack() as stack:
         recorder = Recorder(run.record_wire) if run.record_wire else None
         site = Site(run.assembly, Store(run.directory.clients), recorder)
-        federation = stack.enter_context(workers(site, run.workers)) if run.workers else simulate(site)
+        federation = simulate(site)
+        if run.workers:
+            team = threads if run.assembly.method.threads else workers
+            federation = stack.enter_context(team(site, run.workers))
         yield from _rounds(run, recorded(federation, recorder) if recorder else federation)
 
 
@@ -64,12 +69,15 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
         if not records or records[-1]["round"] < state.round:  # killed between checkpoint and record
             yield _record(run, federation, state, tally)
         tally.reset()
+    if run.start is not None and run.assembly.method.restore is not None:
+        run.assembly.method.restore(state)
     server = run.assembly.method.server(federation, derive(root(run.assembly.config.seed), "server"), state)
     started = time.perf_counter()
-    for after in server:
+    for after in _until_divergence(server):
         tally.seconds += time.perf_counter() - started
-        if _diverged(after, tally):
-            stopped = "diverged"  # the last good state stays
+        if isinstance(after, DivergedError) or _diverged(after, tally):
+            stopped = f"diverged: {after}" if isinstance(after, DivergedError) else "diverged"
+            state = checkpoint.load(run.directory.checkpoint).state  # the last good state stays, whatever was done in place
             break
         closes_round, state = after.round > state.round, after
         # before anything derived from the state leaves this process
@@ -81,6 +89,13 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
         started = time.perf_counter()
     _write_artifacts(run, state)
     _write_summary(run, state, stopped)
+
+
+def _until_divergence(server: Iterator[ServerState]) -> Iterator[ServerState | DivergedError]:
+    try:
+        yield from server
+    except DivergedError as error:
+        yield error
 
 
 def _diverged(state: ServerState, tally: Tally) -> bool:
@@ -100,8 +115,12 @@ def _record(run: Run, federation: Federation, state: ServerState, tally: Tally) 
 
 
 def _scores(run: Run, federation: Federation, state: ServerState) -> Figures:
-    evaluation, people = run.assembly.config.evaluation, run.assembly.population
-    if state.round == run.assembly.method.rounds:
+    evaluation, people, score = run.assembly.config.evaluation, run.assembly.population, run.assembly.method.score
+    last = state.round == run.assembly.method.rounds
+    if score is not None:
+        due = last or (evaluation.every and state.round % evaluation.every == 0)
+        return dict(score(federation, state, last)) if due else {}
+    if last:
         unseen = evaluate(federation.ask, state, range(len(people), len(people) + people.unseen), evaluation.split)
         scores = evaluate(federation.ask, state, federation.clients[: evaluation.last], evaluation.split)
         return scores | ({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {})
@@ -112,6 +131,9 @@ def _scores(run: Run, federation: Federation, state: ServerState) -> Figures:
 
 def _write_artifacts(run: Run, state: ServerState) -> None:
     run.directory.artifacts.mkdir(exist_ok=True)
+    if run.assembly.method.artifacts is not None:
+        run.assembly.method.artifacts(state, run.directory.artifacts)
+        return
     write_atomically(run.directory.artifacts / "model.safetensors", encode(Message(state.params)))
     if _common_words(run):
         vocabulary = "".join(f"{token}\n" for token in run.assembly.tokenizer.vocabulary.tokens)
@@ -129,7 +151,8 @@ def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
     up, clients = sum(r["bytes_up"] for r in records), sum(r["clients"] for r in records)
     scores: dict[str, Any] = dict(records[-1]["metrics"]) if records else {}
     run.directory.write_summary(
-        {key: value for key, value in scores.items() if key != "scored_clients"}
+        {"vocabulary_size": _common_words(run)}
+        | {key: value for key, value in scores.items() if key != "scored_clients"}
         | {
             "name": config.name,
             "method": config.method,
@@ -137,11 +160,11 @@ def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
             "rounds": state.round,
             "clients": len(run.assembly.population),
             "seconds": sum(record["seconds"] + record["evaluation_seconds"] for record in records),
-            "stopped": stopped,
+            "stopped": stopped.partition(":")[0],
+            "reason": stopped.partition(": ")[2] or None,
             "bytes_up": up,
             "bytes_down": sum(record["bytes_down"] for record in records),
             "bytes_up_per_client_round": up / clients if clients else None,
             "parameters_shared": count(state.params),
-            "vocabulary_size": _common_words(run),
         }
     )

@@ -41,6 +41,7 @@ class Names:
 
 # Every request carries the server's clock: the step of its state, and the number of the ask within that step.
 CLOCK = ("step", "ask", "round")
+_ROWS = ("since", "version", "rows", "width")  # rows that changed since which version, and the shape of their table
 
 # Each verb: what goes down, what comes up. Decoders, the outgoing policy and the fuzzers read this table.
 VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
@@ -57,8 +58,29 @@ VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
         "down": Names(arrays=("start/",), meta=CLOCK),
         "up": Names(),
     },
+    # agreeing on a word list: proposals as keyed hashes (what was released so far is left out), or in the clear;
+    # then the words of the hashes that were chosen
+    "propose": {
+        "down": Names(arrays=("released",), meta=CLOCK),
+        "up": Names(arrays=("hashes", "counts", "weights")),
+    },
+    "disclose": {
+        "down": Names(meta=CLOCK, blobs=("released",)),
+        "up": Names(arrays=("counts", "weights"), blobs=("words",)),
+    },
+    "spell": {
+        "down": Names(arrays=("hashes",), meta=CLOCK),
+        "up": Names(blobs=("words",)),
+    },
+    # word vectors: a client says which version it holds, gets the vocabulary once, then the rows that changed since
+    "version": {"down": Names(meta=CLOCK), "up": Names(meta=("version",))},
+    "vocabulary": {"down": Names(meta=CLOCK, blobs=("vocabulary",)), "up": Names()},
+    "skipgram": {
+        "down": Names(arrays=("rows/",), meta=(*CLOCK, *_ROWS)),
+        "up": Names(arrays=("delta/", "weight", "loss", "nodes")),
+    },
     "evaluate": {
-        "down": Names(arrays=("model/",), meta=(*CLOCK, "split")),
+        "down": Names(arrays=("model/", "rows/"), meta=(*CLOCK, *_ROWS, "split")),
         "up": Names(
             arrays=(
                 "accuracy",
@@ -69,6 +91,8 @@ VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
                 "macro_f1",
                 "texts",
                 "parameters_private",
+                "heldout_loss",
+                "pairs",
             )
         ),
     },
@@ -103,8 +127,16 @@ def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
         check(verb, "up", reply)
     except WireError:
         return False
+    if verb in _LISTS:
+        return all(value.ndim == (2 if name == "hashes" else 1) for name, value in reply.arrays.items()) and (
+            len({len(value) for value in reply.arrays.values()}) <= 1
+        )
     for name, value in reply.arrays.items():
         base, _, part = name.partition("#")
+        if f"{base}#ids" in reply.arrays:
+            if part == "ids" and not _well_formed_rows(base, request, reply):
+                return False
+            continue
         if any(f"{base}#{other}" not in reply.arrays for other in _TOGETHER.get(part, ())):
             return False
         if not base.startswith("delta/"):
@@ -117,8 +149,31 @@ def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
     return True
 
 
+def _well_formed_rows(base: str, request: Message, reply: Message) -> bool:
+    """Ascending ids, and every part as long as they are. The table is as high and as wide as the request says."""
+    ids, values = reply.arrays[f"{base}#ids"], reply.arrays.get(f"{base}#values")
+    if ids.dtype not in (torch.int32, torch.int64) or ids.ndim != 1 or values is None or values.ndim != 2:
+        return False
+    parts = [reply.arrays.get(f"{base}#{part}") for part in ("values", "scale", "counts", "nodes")]
+    if any(part is not None and len(part) != len(ids) for part in parts):
+        return False
+    if values.dtype == torch.int8 and f"{base}#scale" not in reply.arrays:
+        return False
+    if "rows" in request.meta:  # the table itself was not sent, but its shape was
+        height, width = request.meta["rows"], request.meta["width"]
+        if values.shape[1] != width or (len(ids) and int(ids[-1]) >= int(height)):
+            return False
+    model = request.arrays.get(f"model/{base.removeprefix('delta/')}")
+    if model is not None and (values.shape[1:] != model.shape[1:] or (len(ids) and int(ids[-1]) >= len(model))):
+        return False
+    return not len(ids) or (int(ids[0]) >= 0 and bool((ids[1:] > ids[:-1]).all()))
+
+
+# Replies that are lists and are not added up: columns of one length.
+_LISTS = ("propose", "disclose", "spell")
+
 # The parts of one entry that travels in several arrays: none is there without the others.
-_TOGETHER = {"ids": ("values",), "values": ("ids",), "int8": ("scale",), "scale": ("int8",)}
+_TOGETHER = {"values": ("ids",), "counts": ("ids",), "nodes": ("ids",), "int8": ("scale",), "scale": ("int8",)}
 
 
 def under(prefix: str, params: Params) -> Params:
@@ -134,7 +189,7 @@ Precision = Literal["fp32", "fp16", "int8"]
 
 
 def pack(update: Update, precision: Precision = "fp32", generator: torch.Generator | None = None) -> Params:
-    """An update as arrays: rows travel as their ids and their values; tensors in fewer bits, if asked to.
+    """An update as arrays, in fewer bits if asked to. Rows travel as their ids, their values and how often each was moved.
 
     Rounding is stochastic, so that the mean over many clients is right: each number goes up or down by chance, in
     expectation to itself. int8 has one scale per row.
@@ -142,7 +197,7 @@ def pack(update: Update, precision: Precision = "fp32", generator: torch.Generat
     arrays: dict[str, Tensor] = {}
     for name, value in update.items():
         if isinstance(value, Rows):
-            arrays |= {f"{name}#ids": value.ids, f"{name}#values": value.values}
+            arrays |= _pack_rows(name, value, precision, generator)
         elif precision == "fp32" or value.ndim == 0:
             arrays[name] = value
         elif precision == "fp16":
@@ -152,6 +207,36 @@ def pack(update: Update, precision: Precision = "fp32", generator: torch.Generat
             steps = value / scale + torch.rand(value.shape, generator=generator)
             arrays |= {f"{name}#int8": steps.floor().clamp(-127, 127).to(torch.int8), f"{name}#scale": scale}
     return arrays
+
+
+def _pack_rows(name: str, rows: Rows, precision: Precision, generator: torch.Generator | None) -> Params:
+    arrays = {f"{name}#ids": rows.ids.to(torch.int32)}
+    if rows.scale is not None or precision == "fp32":
+        arrays[f"{name}#values"] = rows.values
+        arrays |= {f"{name}#scale": rows.scale} if rows.scale is not None else {}
+    elif precision == "fp16":
+        arrays[f"{name}#values"] = _round_half(rows.values, generator)
+    else:
+        from lexfed.kernels import round_rows  # compiled: loaded when first needed
+
+        seed = int(torch.randint(2**62, (1,), generator=generator))
+        steps, scale = round_rows(rows.values.numpy(), seed)
+        arrays |= {f"{name}#values": torch.from_numpy(steps), f"{name}#scale": torch.from_numpy(scale)}
+    for part, value in (("counts", rows.counts), ("nodes", rows.nodes)):
+        arrays |= {f"{name}#{part}": value.to(torch.int32)} if value is not None else {}
+    return arrays
+
+
+def _unpack_rows(name: str, arrays: Params) -> Rows:
+    values, scale = arrays[f"{name}#values"], arrays.get(f"{name}#scale")
+    counts, nodes = (arrays.get(f"{name}#{part}") for part in ("counts", "nodes"))
+    return Rows(
+        arrays[f"{name}#ids"].long(),
+        values if scale is not None or values.dtype == torch.float64 else values.float(),
+        scale,
+        counts.long() if counts is not None else None,
+        nodes.long() if nodes is not None else None,
+    )
 
 
 def _round_half(value: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -169,7 +254,9 @@ def unpack(arrays: Params) -> Update:
     for name, value in arrays.items():
         base, _, part = name.partition("#")
         if part == "ids":
-            update[base] = Rows(value, arrays[f"{base}#values"])
+            update[base] = _unpack_rows(base, arrays)
+        elif f"{base}#ids" in arrays:
+            continue
         elif part == "fp16":
             update[base] = value.float()
         elif part == "int8":

@@ -16,12 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from hypothesis import settings
 
 from lexfed import cli
 from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
 from lexfed.seeds import root
+
+settings.register_profile("lexfed", deadline=None)  # the first call of a compiled loop compiles it
+settings.load_profile("lexfed")
 
 ROOT = Path(__file__).parent.parent
 DATA = os.environ.get("LEXFED_DATA")

@@ -96,8 +96,11 @@ def by_user(users: list[str | None], clients: int, seed: Seed) -> Parts:
     return [groups[names[i]] for i in chosen]
 
 
-def by_source(sources: list[str | None], clients: int, seed: Seed) -> Parts:
-    """A client's texts are of one source: sources in turn, each parted evenly among its clients."""
+def by_source(sources: list[str | None], clients: int, share: bool, seed: Seed) -> Parts:
+    """A client's texts are of one source: sources in turn, each parted evenly among its clients.
+
+    Texts of no source are left out, or (`share`) parted evenly among all.
+    """
     groups = _groups(sources)
     names = sorted(groups)
     if len(names) > clients:
@@ -109,6 +112,10 @@ def by_source(sources: list[str | None], clients: int, seed: Seed) -> Parts:
             raise DataError(f"source '{name}' has {len(groups[name])} texts for {len(owners)} clients; lower data.clients")
         for owner, part in zip(owners, iid(len(groups[name]), len(owners), derive(seed, name)), strict=True):
             parts[owner] = groups[name][part]
+    if share:
+        rest = np.array([i for i, name in enumerate(sources) if name is None], dtype=np.int64)
+        extra = iid(len(rest), clients, derive(seed, "sourceless"))
+        parts = [np.sort(np.concatenate([part, rest[more]])) for part, more in zip(parts, extra, strict=True)]
     return parts
 
 

@@ -24,6 +24,8 @@ class Data:
     alpha: float = 1.0  # dirichlet, quantity: smaller is more skewed
     prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
     test: float = 0.2  # share held out as the common test set, where the data has no split of its own
+    test_of: Literal["all", "each"] = "all"  # each: every client holds out this share of its own texts instead
+    sourceless: Literal["drop", "share"] = "drop"  # source: texts that name none; share: evenly among the clients
     validation: float = 0.1  # share of the training texts kept apart to choose options on, where it has no such split
     limit: int | None = None  # at most so many training texts
     classes: int | None = None  # default: as many as there are labels
@@ -56,6 +58,10 @@ class Client:
     common_validation: Corpus
     common_test: Corpus
     secret: Seed = field(repr=False)
+    test: Corpus | None = None  # its own held-out texts, where every client has some
+    # What all organisations share and the server lacks: the key of their hashed words. It holds as long as none of them
+    # works with the server: one that does gives the key away, and any word can then be tried out against the hashes.
+    common_secret: Seed = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Population:
     classes: int  # 0: the texts have no labels
     secret: Seed = field(repr=False)
     unseen: int = 0
+    test_starts: IntArray | None = None  # where each client's own part of the common test set begins
 
     def __len__(self) -> int:
         return len(self.starts) - 1 - self.unseen
@@ -85,12 +92,17 @@ class Population:
         rows = np.arange(self.starts[client], self.starts[client + 1])
         # in a simulation one root stands for every client's own key
         secret = derive(self.secret, "client", client)
-        return Client(client, self.train.take(rows), self.common_validation, self.common_test, secret)
+        test = None
+        if self.test_starts is not None:
+            test = self.common_test.take(np.arange(self.test_starts[client], self.test_starts[client + 1]))
+        common = derive(self.secret, "common")
+        return Client(client, self.train.take(rows), self.common_validation, self.common_test, secret, test, common)
 
     def pooled(self) -> "Population":
         """One client that holds what all of them hold."""
         text = self.seen_text
-        return replace(self, train=text, starts=np.array([0, len(text)]), unseen=0)
+        tests = None if self.test_starts is None else self.test_starts[[0, -1]]
+        return replace(self, train=text, starts=np.array([0, len(text)]), unseen=0, test_starts=tests)
 
     def sampled(self, limit: int | None) -> "Population":
         """The same clients, scored on at most `limit` texts of each common set, every class in its share."""
@@ -106,6 +118,8 @@ class Population:
 def build(data: Data, seed: Seed) -> Population:
     corpus = load(data.name, Columns(data.text, data.label, data.user, data.source))
     classes = check_labels(corpus, data.classes, data.name)
+    if data.test_of == "each":
+        return _with_own_tests(corpus, data, classes, seed)
     train, test = split_test(corpus, data.test, derive(seed, "test"))
     if len(train) == 0:
         raise DataError(f"{data.name}: no training text is left beside the test set (is every text the same?)")
@@ -117,6 +131,24 @@ def build(data: Data, seed: Seed) -> Population:
     return Population(train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen)
 
 
+def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Population:
+    """Every client holds out a share of its own texts; the common test set is all of them, client after client."""
+    if data.limit is not None:
+        corpus = corpus.take(numpy_generator(derive(seed, "limit")).permutation(len(corpus))[: data.limit])
+    trains, tests = [], []
+    for client, rows in enumerate(part(corpus, data, derive(seed, "partition"))):
+        rest, held = hold_out(corpus.take(rows), data.test, derive(seed, "test", client))
+        if len(rest) == 0:
+            raise DataError(f"client {client} has no text left beside what it holds out; lower data.test or data.clients")
+        trains.append(rest)
+        tests.append(held)
+    starts, test_starts = (np.cumsum([0, *map(len, texts)]).astype(np.int64) for texts in (trains, tests))
+    train = replace(corpus, rows=np.concatenate([text.rows for text in trains]))
+    test = replace(corpus, rows=np.concatenate([text.rows for text in tests]))
+    nothing = corpus.take(np.arange(0))
+    return Population(train, starts, nothing, test, classes, seed, data.unseen, test_starts)
+
+
 def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
     """Positions of each client's texts."""
     clients = data.clients + data.unseen
@@ -125,7 +157,7 @@ def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
     if data.partition == "user":
         return partition.by_user(_entries(train, "users", data), clients, seed)
     if data.partition == "source":
-        return partition.by_source(_entries(train, "sources", data), clients, seed)
+        return partition.by_source(_entries(train, "sources", data), clients, data.sourceless == "share", seed)
     if data.partition == "quantity":
         return partition.quantity(len(train), clients, data.alpha, seed)
     if data.partition == "iid":

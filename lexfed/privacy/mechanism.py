@@ -15,7 +15,7 @@ class Mechanism(Protocol):
     def bound(self, delta: Params, examples: int, loss: float, message: Message) -> Update:
         """Client: the update to send. Every entry adds up over clients."""
 
-    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Params, Params]:
+    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Update, Params]:
         """Server: the step that the sum stands for, and the mechanism's next state."""
 
 
@@ -28,7 +28,7 @@ class NoPrivacy:
         weighted = {name: value * weight for name, value in delta.items()}
         return {**under("delta", weighted), "weight": weight, "loss": torch.tensor(loss) * weight}
 
-    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Params, Params]:
+    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Update, Params]:
         if not total:  # nobody came: no step
             return {}, state
         return {name: _dense(value) / _dense(total["weight"]) for name, value in deltas(total).items()}, state

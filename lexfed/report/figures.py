@@ -24,6 +24,17 @@ LABELS: Mapping[str, str] = {
     "parameters_shared": "parameters that travel",
     "parameters_private": "parameters that stay (per client)",
     "vocabulary_size": "words in the vocabulary",
+    "single_source_words": "words of one organisation alone",
+    "heldout_loss": "loss on held-out text",
+    "centralised_heldout_loss": "loss, all text in one place",
+    "alone_heldout_loss": "loss, the best organisation alone",
+    "untrained_heldout_loss": "loss, untrained",
+    "wordsim353": "WordSim353 (Spearman)",
+    "wordsim353_found": "WordSim353, pairs known",
+    "simlex999": "SimLex-999 (Spearman)",
+    "simlex999_found": "SimLex-999, pairs known",
+    "analogies": "analogies solved",
+    "centralised_wordsim353": "WordSim353, all text in one place",
     "epsilon_this_run": "epsilon of this run",
     "seconds": "seconds",
     "stopped": "ended",
@@ -37,7 +48,9 @@ def human(key: str, value: Any) -> str:
         return value
     if key.startswith("bytes"):
         return size(value)
-    if "accuracy" in key or key == "macro_f1":
+    if key.endswith("heldout_loss") or "wordsim" in key or "simlex" in key:
+        return f"{100 * value:.1f} %" if key.endswith("found") else f"{value:.3f}"
+    if "accuracy" in key or key in ("macro_f1", "analogies"):
         return f"{100 * value:.1f} %"
     if key.startswith("parameters"):
         return f"{value:,.0f}"

@@ -14,6 +14,28 @@ from lexfed.rundir import Record, RunDir
 
 BLUE, ORANGE, GREY = "#2563eb", "#d97706", "#6b7280"
 
+# title, factor, and lines: key of a record's metrics, what it is called, colour
+CURVES: Sequence[tuple[str, float, Sequence[tuple[str, str, str]]]] = (
+    (
+        "Accuracy, %",
+        100,
+        (
+            ("global_accuracy", "global", BLUE),
+            ("local_accuracy", "local", ORANGE),
+            ("local_majority_accuracy", "majority class", GREY),
+        ),
+    ),
+    (
+        "Loss on held-out text",
+        1,
+        (
+            ("heldout_loss", "federated", BLUE),
+            ("centralised_heldout_loss", "all text in one place", GREY),
+            ("alone_heldout_loss", "the best organisation alone", ORANGE),
+        ),
+    ),
+)
+
 STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937 }
@@ -24,7 +46,8 @@ p.sub { color: #6b7280; margin-top: .2rem }
 .card b { display: block; font-size: 1.4rem } .card span { color: #6b7280; font-size: .85rem }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(18rem, 1fr)); gap: 1rem }
 .plots svg { width: 100%; height: auto }
-table { border-collapse: collapse } td { padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #f3f4f6 }
+table { border-collapse: collapse } th { text-align: left; padding-right: 1.2rem }
+td { padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #f3f4f6 }
 td:last-child { font-variant-numeric: tabular-nums }
 pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
 """
@@ -48,34 +71,68 @@ def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> 
 <div class="cards">{"".join(_cards(summary))}</div>
 <div class="plots">{"".join(_plots(records))}</div>
 <h2>All figures</h2><table>{table}</table>
-<p class="sub">Global: each client's model on the common test set, geometric mean over clients. Local: the same predictions,
-re-weighted to each client's own label shares. Majority: what always saying one's most frequent class would score there.</p>
+{_explained(summary)}
 <h2>Configuration</h2><pre>{html.escape(config)}</pre>
 </body></html>
 """
 
 
+def _explained(summary: Mapping[str, Any]) -> str:
+    """What the figures mean, and the tables that only some runs have."""
+    if summary.get("global_accuracy") is not None:
+        return """<p class="sub">Global: each client's model on the common test set, geometric mean over clients. Local: the
+same predictions, re-weighted to each client's own label shares. Majority: what always saying one's most frequent class would
+score there.</p>"""
+    return _organisations(summary.get("organisations") or []) + _neighbours(summary.get("neighbours") or {})
+
+
+def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
+    if not organisations or "alone_heldout_loss" not in organisations[0]:
+        return ""
+    heads = ("organisation", "federated", "alone", "all text in one place", "gain of joining")
+    rows = [
+        (str(number), *(f"{o[key]:.3f}" for key in ("heldout_loss", "alone_heldout_loss", "centralised_heldout_loss")),
+         f"{o['alone_heldout_loss'] - o['heldout_loss']:+.3f}")
+        for number, o in enumerate(organisations)
+    ]  # fmt: skip
+    return "<h2>Loss on each organisation's own held-out text</h2>" + table(heads, rows)
+
+
+def _neighbours(neighbours: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+    rows = [(word, model, ", ".join(near)) for word, models in neighbours.items() for model, near in models.items()]
+    return "<h2>Nearest neighbours</h2>" + table(("word", "vectors", "neighbours"), rows) if rows else ""
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heads)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
 def _cards(summary: Mapping[str, Any]) -> list[str]:
-    keys = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up", "seconds")
+    keys = (
+        "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
+        "wordsim353", "bytes_up", "seconds",
+    )  # fmt: skip
     return [
         f'<div class="card"><b>{human(key, summary[key])}</b><span>{LABELS[key]}</span></div>'
         for key in keys
-        if summary[key] is not None
+        if summary.get(key) is not None
     ]
 
 
 def _plots(records: Sequence[Record]) -> list[str]:
     scored = [record for record in records if record["metrics"]]
-    rounds = [record["round"] for record in scored]
 
-    def accuracy(axes: Any) -> None:
-        for key, label, colour in (
-            ("global_accuracy", "global", BLUE),
-            ("local_accuracy", "local", ORANGE),
-            ("local_majority_accuracy", "majority class", GREY),
-        ):
-            axes.plot(rounds, [100 * r["metrics"][key] for r in scored], ".-", label=label, color=colour)
-        axes.legend(frameon=False)
+    def curves(factor: float, lines: Sequence[tuple[str, str, str]]) -> Callable[[Any], None]:
+        def draw(axes: Any) -> None:
+            for key, label, colour in lines:
+                points = [(r["round"], factor * r["metrics"][key]) for r in scored if r["metrics"].get(key) is not None]
+                if points:
+                    axes.plot(*zip(*points, strict=True), ".-", label=label, color=colour)
+            axes.legend(frameon=False)
+
+        return draw
 
     def loss(axes: Any) -> None:
         points = [(record["round"], record["loss"]) for record in records if record["loss"] is not None]
@@ -88,7 +145,9 @@ def _plots(records: Sequence[Record]) -> list[str]:
         axes.legend(frameon=False)
 
     plots = [svg("Training loss", loss), svg("Sent so far, MB", traffic)]
-    return [svg("Accuracy, %", accuracy), *plots] if scored else plots
+    metrics = {key for record in scored for key in record["metrics"]}
+    scores = [svg(title, curves(factor, lines)) for title, factor, lines in CURVES if lines[0][0] in metrics]
+    return [*scores, *plots]
 
 
 def svg(title: str, draw: Callable[[Any], None], below: str = "round") -> str:

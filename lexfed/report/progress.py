@@ -1,13 +1,16 @@
 """A run as it happens: a bar on a terminal, a line per round elsewhere."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lexfed.report.figures import size
+from lexfed.report.figures import human, size
 from lexfed.rundir import Record
+
+SHOWN = {"global_accuracy": "accuracy", "heldout_loss": "held-out", "word_perplexity": "perplexity"}
 
 
 def show(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
@@ -30,24 +33,23 @@ def _show_bar(records: Iterator[Record], rounds: int, done: int, console: Consol
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=rounds, completed=done, figures="starting")
-        sent, accuracy = 0, None
+        sent, scores = 0, dict[str, Any]()
         for record in records:
             sent += record["bytes_up"] + record["bytes_down"]
-            accuracy = record["metrics"].get("global_accuracy", accuracy)
-            progress.update(task, completed=record["round"], figures=_figures(record["loss"], accuracy, sent))
+            scores |= record["metrics"]
+            progress.update(task, completed=record["round"], figures=_figures(record["loss"], scores, sent))
 
 
 def _show_lines(records: Iterator[Record], rounds: int, console: Console) -> None:
     started, sent = time.perf_counter(), 0
     for number, record in enumerate(records, 1):
         sent += record["bytes_up"] + record["bytes_down"]
-        figures = _figures(record["loss"], record["metrics"].get("global_accuracy"), sent)
+        figures = _figures(record["loss"], record["metrics"], sent)
         left = (time.perf_counter() - started) / number * (rounds - record["round"])
         console.print(f"round {record['round']}/{rounds}  {figures}  {left:.0f} s left", soft_wrap=True, highlight=False)
 
 
-def _figures(loss: float | None, accuracy: float | None, sent: int) -> str:
-    parts = [f"loss {loss:.3f}" if loss is not None else "nobody came"]
-    if accuracy is not None:
-        parts.append(f"accuracy {100 * accuracy:.1f} %")
+def _figures(loss: float | None, scores: Mapping[str, Any], sent: int) -> str:
+    parts = [f"loss {loss:.3f}" if loss is not None else "no loss to tell"]
+    parts += [f"{name} {human(key, scores[key])}" for key, name in SHOWN.items() if scores.get(key) is not None]
     return "  ".join([*parts, f"sent {size(sent)}"])

@@ -21,6 +21,6 @@ def with_events(records: Iterator[Record], folder: Path) -> Iterator[Record]:
         for record in records:
             figures = {**{k: v for k, v in record.items() if k not in ("round", "metrics")}, **record["metrics"]}
             for name, value in figures.items():
-                if value is not None:
+                if isinstance(value, int | float):
                     writer.add_scalar(name, value, record["round"])
             yield record

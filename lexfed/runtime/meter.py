@@ -63,4 +63,4 @@ def _mean_loss(total: Sum) -> float | None:
     loss, weight = total.update.get("loss"), total.update.get("weight")
     if loss is None or weight is None or isinstance(loss, Rows) or isinstance(weight, Rows):
         return None
-    return (loss / weight).item()
+    return (loss / weight).item() if weight != 0 else None

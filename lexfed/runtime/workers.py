@@ -26,7 +26,7 @@ import torch
 from lexfed import config as configuration
 from lexfed.assembly import assemble
 from lexfed.errors import LexfedError
-from lexfed.federation import Federation, Requests, Sum, add_replies, blocks
+from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks
 from lexfed.files import write_atomically
 from lexfed.rundir import WORKERS_LOCK
 from lexfed.runtime.forking import warm_up
@@ -98,11 +98,10 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
                 yield int(reply.meta[CLIENT]), Message(reply.arrays, meta, reply.blobs)
 
     def total(verb: Verb, requests: Requests) -> Sum:
-        result = Sum()
-        for (block_sum,) in results("total", verb, requests):
-            meta = block_sum.meta
-            result += Sum(unpack(block_sum.arrays), int(meta["clients"]), int(meta["bytes_up"]))
-        return result
+        return add_up(
+            Sum(unpack(block_sum.arrays), int(block_sum.meta["clients"]), int(block_sum.meta["bytes_up"]))
+            for (block_sum,) in results("total", verb, requests)
+        )
 
     return Federation(range(len(population)), ask, total)
 

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from lexfed.errors import WireError
 from lexfed.federation import Requests, Sum, blocks, plain
-from lexfed.params import ParameterSplit, Rows, add
+from lexfed.params import ParameterSplit, Rows, add, union
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")
@@ -82,6 +83,37 @@ def test_adding_rows_is_adding_tables(left: Rows, right: Rows) -> None:
     both = left + right
     assert torch.equal(dense(both), dense(left) + dense(right))
     assert both.ids.tolist() == sorted(set(left.ids.tolist()) | set(right.ids.tolist()))
+
+
+@given(st.lists(rows(), min_size=1, max_size=5))
+def test_a_union_counts_moves_and_nodes(parts: list[Rows]) -> None:
+    counted = [replace(part, counts=part.ids + 1) for part in parts]
+    whole = union(counted)
+    nodes = {i: sum(i in part.ids.tolist() for part in parts) for i in whole.ids.tolist()}
+    assert (whole.nodes.tolist() if whole.nodes is not None else [1] * len(whole.ids)) == list(nodes.values())
+    assert whole.counts is not None
+    assert whole.counts.tolist() == [n * (i + 1) for i, n in nodes.items()]
+
+
+@given(rows(), st.sampled_from(["fp16", "int8"]))
+def test_rounded_rows_are_near_and_survive_the_wire(r: Rows, precision: Precision) -> None:
+    counted = replace(r, counts=r.ids + 2)
+    back = unpack(decode(encode(Message(pack({"delta/t": counted}, precision, torch.Generator())))).arrays)["delta/t"]
+    assert isinstance(back, Rows)
+    assert torch.equal(back.ids, r.ids)
+    assert back.counts is not None
+    assert back.counts.tolist() == (r.ids + 2).tolist()
+    largest = r.values.abs().amax(1, keepdim=True) if len(r.ids) else torch.zeros(0, 1)
+    assert bool((dense(union([back, back])) / 2 - dense(r)).abs().max() <= (largest.max() / 127 + 1e-6 if len(r.ids) else 0))
+
+
+def test_rounding_rows_is_right_in_the_mean() -> None:
+    values = torch.tensor([[0.3, -1.0, 0.012, 0.0]])
+    total = torch.zeros(1, 4)
+    for draw in range(4000):
+        packed = pack({"t": Rows(torch.tensor([0]), values)}, "int8", torch.Generator().manual_seed(draw))
+        total += packed["t#values"].float() * packed["t#scale"]
+    assert torch.allclose(total / 4000, values, atol=4 * (1 / 127) / 2 / 4000**0.5)
 
 
 @given(rows(), tensors())

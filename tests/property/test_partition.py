@@ -66,7 +66,7 @@ def test_sources_are_shared_out_among_their_clients(names: list[str | None], eac
     sources = sorted({name for name in names if name})
     if any(names.count(source) < each for source in sources):
         return
-    parts = by_source(names, each * len(sources), root(0))
+    parts = by_source(names, each * len(sources), False, root(0))
     assert sorted(i for part in parts for i in part.tolist()) == [i for i, name in enumerate(names) if name]
     assert all(len({names[i] for i in part}) == 1 for part in parts)
 

@@ -8,11 +8,14 @@ from lexfed import checkpoint
 from lexfed.checkpoint import Checkpoint
 from lexfed.errors import CheckpointError
 from lexfed.federation import ServerState
+from lexfed.privacy.accounting import Gaussian, Release, SampledGaussian
 
 STATE = ServerState(
     params={"a.weight": torch.rand(3, 2)},
     opt_state={"m": {"a.weight": torch.rand(3, 2)}, "v": {"a.weight": torch.rand(3, 2)}},
     mechanism_state={"clip": torch.tensor(0.5)},
+    vocabulary=b'{"version": 1, "tokens": ["a"], "counts": [3]}',
+    ledger=(Release("document", Gaussian(1.5), 3, 1e-9), Release("user", SampledGaussian(1.0, 0.01), 5000)),
     round=3,
     step=5,
     done=frozenset({"init", "switch@2"}),
@@ -21,7 +24,8 @@ STATE = ServerState(
 
 def flat(state: ServerState) -> dict[str, object]:
     arrays = checkpoint._arrays(state)
-    return {**{name: value.tolist() for name, value in arrays.items()}, "rest": (state.round, state.step, state.done)}
+    rest = (state.round, state.step, state.done, state.vocabulary, state.ledger)
+    return {**{name: value.tolist() for name, value in arrays.items()}, "rest": rest}
 
 
 def test_a_state_survives(tmp_path: Path) -> None:
@@ -66,11 +70,18 @@ def another_format(folder: Path) -> None:
     path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
 
 
+def another_ledger(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(path.read_text().replace('"gaussian"', '"laplace"'))
+
+
 def no_manifest(folder: Path) -> None:
     (folder / "state.json").unlink()
 
 
-@pytest.mark.parametrize("damage", [damage_arrays, cut_arrays, lose_arrays, damage_manifest, another_format, no_manifest])
+@pytest.mark.parametrize(
+    "damage", [damage_arrays, cut_arrays, lose_arrays, damage_manifest, another_format, another_ledger, no_manifest]
+)
 def test_what_is_not_what_was_written_is_refused(damage: object, tmp_path: Path) -> None:
     checkpoint.save(tmp_path, Checkpoint(STATE))
     damage(tmp_path)  # type: ignore[operator]

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[2] / "lexfed"
 
 # A room may import from the rooms above it and from itself.
 ORDER = [
-    ["errors", "files", "seeds"],
+    ["errors", "files", "seeds", "kernels"],
     ["params"],
     ["wire"],
     ["corpus"],
@@ -22,7 +22,7 @@ ORDER = [
     ["assembly", "checkpoint", "rundir"],
     ["runtime", "report", "audit"],
     ["session"],
-    ["launch"],
+    ["launch", "agreeing"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

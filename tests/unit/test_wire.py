@@ -38,8 +38,12 @@ def test_a_private_name_is_refused_before_anything_leaves(name: str) -> None:
 
 
 def test_nothing_in_the_table_could_carry_a_seed_or_text_up() -> None:
+    words = {"disclose", "spell"}  # what they are for: a word list in the clear, and the words that were chosen
     for verb, names in VERBS.items():
-        assert not names["up"].meta, verb
+        if verb in words:
+            assert names["up"].blobs == ("words",)
+            continue
+        assert names["up"].meta in ((), ("version",)), verb  # a number that the server itself counts up
         assert not names["up"].blobs, verb
 
 

@@ -1,0 +1,220 @@
+"""Training word vectors on one organisation's text: which stretch, which pairs, which rows, and how they moved."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lexfed.corpus.population import Client
+from lexfed.errors import ConfigError
+from lexfed.methods.replica import PUBLIC, Replica
+from lexfed.methods.row_rules import Rule
+from lexfed.models import skipgram
+from lexfed.models.skipgram import INPUT, OUTPUT, Floats, Ints, Text, Unigrams
+from lexfed.params import Rows, Update
+from lexfed.seeds import Seed, derive, numpy_generator
+from lexfed.vocabulary.shards import pieces
+from lexfed.wire import Precision
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Word2Vec:
+    """The `[word2vec]` table."""
+
+    dimension: int = 200
+    window: int = 5
+    negatives: int = 5  # what a pair's negatives count for together; in passes also how many a centre draws
+    subsample: float = 1e-3  # frequent words are left out by chance; 0: none
+    mode: Literal["fedavg", "fedsgd"] = "fedavg"
+    lr: float = 0.025  # of one pair; falls to a hundredth over the rounds
+    epochs: float = 1.0  # fedavg: passes over each organisation's text, over all rounds together
+    batch: int = 2048  # fedsgd: pairs
+    shared: int = 64  # fedsgd: negatives that a batch shares
+    steps: int = 100  # fedsgd: iterations a round
+    rule: Rule = "add_rare"  # for fedsgd: row_cap, row_adagrad or mean (the paper's)
+    cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
+    row_cap: float = 32.0  # row_cap: a row moves as if this many pairs had moved it, at most
+    upload: Precision = "int8"
+    heldout_pairs: int = 20_000  # of each organisation's held-out text, the same for every model that is compared
+    baselines: bool = True  # also train everyone alone, and on all text in one place: in a simulation only
+    queries: tuple[str, ...] = ("market", "bacteria", "money")  # words whose neighbours are shown
+    start: str | None = None  # go on from the tables of an earlier federation (its artifacts/vectors.safetensors)
+
+    def __post_init__(self) -> None:
+        if min(self.dimension, self.window, self.negatives, self.batch, self.shared, self.steps, self.heldout_pairs) < 1:
+            raise ConfigError("word2vec: dimension, window, negatives, batch, shared, steps and heldout_pairs: at least 1")
+        if not (self.lr > 0 and self.epochs > 0 and self.cap > 0 and self.row_cap > 0) or self.subsample < 0:
+            raise ConfigError("word2vec: lr, epochs, cap and row_cap must be above 0, subsample at least 0")
+        if self.mode == "fedsgd" and self.rule in ("add_rare", "row_mean"):
+            raise ConfigError(
+                f"word2vec.rule = '{self.rule}' is for local passes (a batch moves a row by all its pairs at once); "
+                "with mode = 'fedsgd' take 'row_cap', 'row_adagrad' or 'mean' (the paper's)"
+            )
+
+
+@dataclass(frozen=True)
+class Corner:
+    """Where in the run a stretch of text is, and the learning rate there."""
+
+    round: int
+    rounds: int
+
+    def rate(self, lr: float) -> tuple[float, float]:
+        """At the beginning and at the end of the round."""
+        return tuple(lr * max(0.01, 1 - done / self.rounds) for done in (self.round, self.round + 1))  # type: ignore[return-value]
+
+
+def stretch(text: Text, epochs: float, corner: Corner, secret: Seed) -> Text:
+    """This round's share of the text. Each pass goes through its pieces in an order of its own."""
+    count = len(text.starts) - 1
+    first, last = (round(count * epochs * done / corner.rounds) for done in (corner.round, corner.round + 1))
+    numbers: list[int] = []
+    while first < last:
+        epoch, place = divmod(first, count)
+        order = numpy_generator(derive(secret, "order", epoch)).permutation(count)
+        numbers.extend(order[place : place + last - first])
+        first += min(count - place, last - first)
+    return pieces(text, np.array(numbers, dtype=np.int64))
+
+
+def _number(seed: Seed, name: str) -> int:
+    return int.from_bytes(derive(seed, name)[:7], "big")
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """Copies of the rows that a text touches, and the text and its negatives as places in them."""
+
+    v_ids: Ints
+    u_ids: Ints
+    v_rows: Floats
+    u_rows: Floats
+    centres: Ints
+    words: Ints
+    negatives: Ints
+
+
+def gather(tables: Mapping[str, Floats], centres: Ints, words: Ints, negatives: Ints) -> Gathered:
+    size = len(tables[INPUT])
+    v_ids, (v_places,) = _places(size, centres)
+    u_ids, (u_places, negative_places) = _places(size, words, negatives)
+    return Gathered(
+        v_ids, u_ids, tables[INPUT][v_ids], tables[OUTPUT][u_ids], v_places, u_places, negative_places
+    )  # fmt: skip
+
+
+def _places(size: int, *arrays: Ints) -> tuple[Ints, list[Ints]]:
+    """The distinct ids of these arrays, ascending, and the arrays as places among them."""
+    total = sum(array.size for array in arrays)
+    if total * 8 < size:  # few ids: sorting them is cheaper than a mark for every word there is
+        ids, places = np.unique(np.concatenate([array.reshape(-1) for array in arrays]), return_inverse=True)
+        cuts = np.split(places.astype(np.int32), np.cumsum([array.size for array in arrays])[:-1])
+        return ids, [cut.reshape(array.shape) for cut, array in zip(cuts, arrays, strict=True)]
+    seen = np.zeros(size, dtype=bool)
+    for array in arrays:
+        seen[array.reshape(-1)] = True
+    ids = np.flatnonzero(seen).astype(np.int32)
+    place = np.empty(size, np.int32)
+    place[ids] = np.arange(len(ids), dtype=np.int32)
+    return ids, [place[array] for array in arrays]
+
+
+def local_pass(
+    tables: Mapping[str, Floats], text: Text, unigrams: Unigrams, options: Word2Vec, corner: Corner, seed: Seed
+) -> Update:
+    """SGD over a stretch of text; how the touched rows moved."""
+    tokens, starts = skipgram.thin(text.tokens, text.starts, unigrams.keep, _number(seed, "thin"))
+    low, high = skipgram.windows(starts, options.window, _number(seed, "windows"))
+    negatives = skipgram.draw(unigrams.table, (len(tokens), options.negatives), _number(seed, "negatives"))
+    rows = gather(tables, tokens, tokens, negatives)
+    v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
+    loss, met = skipgram.sgd_pass(
+        rows.v_rows, rows.u_rows, rows.centres, rows.words, low, high, rows.negatives, 1.0, *corner.rate(options.lr),
+        v_counts, u_counts,
+    )  # fmt: skip
+    v_rows, u_rows = rows.v_rows - tables[INPUT][rows.v_ids], rows.u_rows - tables[OUTPUT][rows.u_ids]
+    return _update(rows, v_rows, u_rows, v_counts, u_counts, loss, met)
+
+
+def sgd_in_place(
+    tables: Mapping[str, Floats], text: Text, unigrams: Unigrams, options: Word2Vec, corner: Corner, seed: Seed
+) -> None:
+    """The same, with all rows at hand and nobody to tell: what training in one place does."""
+    for name, rows in local_pass(tables, text, unigrams, options, corner, seed).items():
+        if isinstance(rows, Rows):
+            tables[name.removeprefix("delta/")][rows.ids.numpy()] += rows.values.numpy()
+
+
+def gradient(
+    tables: Mapping[str, Floats], text: Text, unigrams: Unigrams, options: Word2Vec, corner: Corner, seed: Seed
+) -> Update:
+    """One batch of consecutive text, from a random place: a step along its gradient, by touched rows."""
+    batch = draw_batch(text, unigrams, options, seed)
+    rows = gather(tables, batch.centres, batch.contexts, batch.negatives)
+    v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
+    grad_v, grad_u, loss = skipgram.batch_gradient(
+        rows.v_rows, rows.u_rows, rows.centres, rows.words, rows.negatives, options.negatives / options.shared,
+        v_counts, u_counts,
+    )  # fmt: skip
+    lr = np.float32(corner.rate(options.lr)[0])
+    return _update(rows, -lr * grad_v, -lr * grad_u, v_counts, u_counts, loss, len(batch.centres))
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    centres: Ints  # (B,)
+    contexts: Ints  # (B,)
+    negatives: Ints  # (S,) shared by all, or (B, K)
+
+    def loss(self, tables: Mapping[str, Floats]) -> float:
+        """Summed, with negatives of each pair's own."""
+        return float(skipgram.pair_loss(tables[INPUT], tables[OUTPUT], self.centres, self.contexts, self.negatives))
+
+
+def draw_batch(text: Text, unigrams: Unigrams, options: Word2Vec, seed: Seed) -> Pairs:
+    negatives = skipgram.draw(unigrams.table, (options.shared,), _number(seed, "negatives"))
+    count = len(text.starts) - 1
+    if count == 0:
+        return Pairs(np.empty(0, np.int32), np.empty(0, np.int32), negatives)
+    place = int(numpy_generator(derive(seed, "place")).integers(count))
+    enough = 4 * options.batch // options.window  # words: a position has window + 1 contexts in the mean, some are left out
+    length = np.diff(text.starts)
+    stop = place + 1 + int(np.searchsorted(np.cumsum(length[place:]), enough))
+    some = pieces(text, np.arange(place, min(stop, count)))
+    tokens, starts = skipgram.thin(some.tokens, some.starts, unigrams.keep, _number(seed, "thin"))
+    low, high = skipgram.windows(starts, options.window, _number(seed, "windows"))
+    centres, contexts = skipgram.batch_pairs(tokens, low, high, options.batch)
+    return Pairs(centres, contexts, negatives)
+
+
+def _update(
+    rows: Gathered, v_rows: Floats, u_rows: Floats, v_counts: Counts, u_counts: Counts, loss: float, pairs: int
+) -> Update:
+    moved = {
+        f"delta/{INPUT}": Rows(
+            torch.from_numpy(rows.v_ids).long(), torch.from_numpy(v_rows), counts=torch.from_numpy(v_counts)
+        ),
+        f"delta/{OUTPUT}": Rows(
+            torch.from_numpy(rows.u_ids).long(), torch.from_numpy(u_rows), counts=torch.from_numpy(u_counts)
+        ),
+    }
+    figures = {"weight": float(pairs), "loss": loss, "nodes": 1.0}
+    return {**moved, **{name: torch.tensor(value) for name, value in figures.items()}}
+
+
+def heldout_pairs(replica: Replica, client: Client, options: Word2Vec) -> Pairs:
+    """Pairs and negatives of the client's own held-out text: fixed, so that every model is asked the same."""
+    test = client.test if client.test is not None else client.common_test
+    text = replica.text(client, "test", lambda: test)
+    seed = derive(PUBLIC, "heldout", client.id)
+    low, high = skipgram.windows(text.starts, options.window, _number(seed, "windows"))
+    total = int((high - low - 1).sum())
+    centres, contexts = skipgram.batch_pairs(text.tokens, low, high, total)
+    some = np.sort(numpy_generator(seed).permutation(total)[: options.heldout_pairs])
+    negatives = skipgram.draw(replica.frequencies(client).table, (len(some), options.negatives), _number(seed, "negatives"))
+    return Pairs(centres[some], contexts[some], negatives)

@@ -1,0 +1,190 @@
+"""How good word vectors are, and what an organisation gains by joining.
+
+The primary figure is the loss on fixed held-out pairs with fixed negatives, the same for every model that is compared. The
+yardsticks (everyone alone, and all text in one place) come from the same kernels, the same text in the same rounds and the
+same learning rates; they need everybody's text, so only a simulation has them.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lexfed.corpus import wordsim
+from lexfed.corpus.population import Population
+from lexfed.errors import DataError
+from lexfed.federation import Federation, ServerState
+from lexfed.methods.federated_word2vec import rows_message
+from lexfed.methods.replica import Replica, first_tables
+from lexfed.methods.row_rules import VERSION
+from lexfed.methods.skipgram_training import Corner, Pairs, Word2Vec, heldout_pairs, sgd_in_place, stretch
+from lexfed.metrics import embeddings
+from lexfed.models.skipgram import INPUT, OUTPUT, Floats, Text, Unigrams, unigrams
+from lexfed.seeds import derive
+from lexfed.vocabulary import agreed, export
+from lexfed.vocabulary.shards import joined
+from lexfed.vocabulary.word import Vocabulary
+
+Figures = dict[str, Any]
+Tables = Mapping[str, Floats]
+SHOWN = 8  # neighbours
+
+
+@dataclass(frozen=True)
+class Scores:
+    options: Word2Vec
+    population: Population
+    replica: Replica
+    rounds: int
+
+    def __call__(self, federation: Federation, state: ServerState, last: bool) -> Figures:
+        losses, pairs = self._heldout(federation, state)
+        vocabulary = agreed.from_bytes(state.vocabulary)
+        figures: Figures = {
+            "heldout_loss": _mean(losses, pairs),
+            "untrained_heldout_loss": (1 + self.options.negatives) * math.log(2),  # all output rows are zero
+            "vocabulary_size": len(vocabulary),
+            **word_figures(vocabulary, {INPUT: state.params[INPUT].numpy()}, analogies=last),
+        }
+        if last:
+            figures |= self._joining(
+                vocabulary, {name: table.numpy() for name, table in state.params.items()}, losses, pairs
+            )
+        return figures
+
+    def _heldout(self, federation: Federation, state: ServerState) -> tuple[list[float], list[float]]:
+        """Each organisation's summed loss on its own held-out text, and of how many pairs."""
+        message = rows_message(state, 1, int(state.mechanism_state[VERSION]) - 1)  # who lacks more gets it uncounted
+        self.replica.catch_up(state.vocabulary, state.params, int(state.mechanism_state[VERSION]))
+        replies = [reply for _, reply in federation.ask("evaluate", dict.fromkeys(federation.clients, message))]
+        return ([float(reply.arrays[name]) for reply in replies] for name in ("heldout_loss", "pairs"))  # type: ignore[return-value]
+
+    def _joining(
+        self, vocabulary: Vocabulary, federated: Tables, losses: Sequence[float], pairs: Sequence[float]
+    ) -> Figures:
+        figures: Figures = {"neighbours": {}, "single_source_words": self._single_source(vocabulary)}
+        models = {"federated": federated}
+        own = [{"heldout_loss": loss / max(n, 1), "pairs": int(n)} for loss, n in zip(losses, pairs, strict=True)]
+        if self.options.baselines:
+            figures |= self._yardsticks(models, own)
+        figures["organisations"] = own
+        for query in self.options.queries:
+            if query in vocabulary.ids:
+                figures["neighbours"][query] = {
+                    name: [
+                        w for w, _ in embeddings.neighbours(vocabulary.ids, vocabulary.tokens, tables[INPUT], query, SHOWN)
+                    ]
+                    for name, tables in models.items()
+                }
+        return figures
+
+    def _yardsticks(self, models: dict[str, Tables], own: list[Figures]) -> Figures:
+        """Train everyone alone, and all together; adds to `own` what each would have had without the others."""
+        clients = [self.population.client(number) for number in range(len(self.population))]
+        held = [heldout_pairs(self.replica, client, self.options) for client in clients]
+        everywhere = []
+
+        def alone(number: int) -> Tables:
+            return self._trained([number])
+
+        with ThreadPoolExecutor(2) as pool:
+            for number, tables in enumerate(pool.map(alone, range(len(clients)))):
+                own[number]["alone_heldout_loss"] = held[number].loss(tables) / max(len(held[number].centres), 1)
+                everywhere.append(_common(held, tables))
+                if number == 0:
+                    models["alone"] = tables
+        models["centralised"] = central = self._trained(range(len(clients)))
+        for number, pairs in enumerate(held):
+            own[number]["centralised_heldout_loss"] = pairs.loss(central) / max(len(pairs.centres), 1)
+        return {
+            "centralised_heldout_loss": _common(held, central),
+            "alone_heldout_loss": min(everywhere),
+            "neighbour_overlap": self._overlap(models),
+            "centralised_wordsim353": word_figures(self.replica.vocabulary, central, analogies=False)["wordsim353"],
+        }
+
+    def _trained(self, numbers: Sequence[int]) -> Tables:
+        """The tables after all rounds, if these clients' texts lay in one place."""
+        frequencies = self._frequencies(numbers)
+        tables = {n: t.numpy() for n, t in first_tables(len(self.replica.vocabulary), self.options.dimension).items()}
+        clients = [self.population.client(number) for number in numbers]
+        for number in range(self.rounds):
+            corner = Corner(number, self.rounds)
+            parts = [self._stretch(client, corner) for client in clients]
+            seed = derive(clients[0].secret, "together" if len(clients) > 1 else "alone", number)
+            sgd_in_place(tables, joined(parts, seed), frequencies, self.options, corner, seed)
+        return tables
+
+    def _frequencies(self, numbers: Sequence[int]) -> Unigrams:
+        """By the counts of the vocabulary; where none were shared, by those of the text that lies here."""
+        counts = np.array(self.replica.vocabulary.counts, dtype=np.int64)
+        return unigrams(counts if counts.sum() else self._counts()[list(numbers)].sum(0), self.options.subsample)
+
+    def _stretch(self, client: Any, corner: Corner) -> Text:
+        text = self.replica.text(client, "train", lambda: client.train)
+        return stretch(text, self.options.epochs, corner, client.secret)
+
+    def _overlap(self, models: Mapping[str, Tables]) -> Figures:
+        """Neighbours shared with the centralised model, for words of which one organisation has nine tenths."""
+        counts = self._counts()
+        shares = counts / np.maximum(counts.sum(0), 1)
+        rows = np.flatnonzero((shares.max(0) >= 0.9) & (counts.sum(0) >= 20))[:300]
+        alone = np.flatnonzero(shares[0] >= 0.9)
+        return {
+            name: embeddings.overlap(
+                tables[INPUT], models["centralised"][INPUT], np.intersect1d(rows, alone) if name == "alone" else rows
+            )
+            for name, tables in models.items()
+            if name != "centralised"
+        } | {"words": len(rows)}
+
+    def _counts(self) -> Any:  # (clients, V)
+        size = len(self.replica.vocabulary)
+        clients = (self.population.client(number) for number in range(len(self.population)))
+        texts = (self.replica.text(client, "train", lambda c=client: c.train) for client in clients)  # type: ignore[misc]
+        return np.stack([np.bincount(text.tokens, minlength=size) for text in texts])
+
+    def _single_source(self, vocabulary: Vocabulary) -> int:
+        """Words of the agreed list that one organisation alone has in its text: the others learn that somebody has them."""
+        return int(((self._counts() > 0).sum(0) == 1).sum())
+
+
+def _mean(losses: Sequence[float], pairs: Sequence[float]) -> float | None:
+    return sum(losses) / sum(pairs) if sum(pairs) else None
+
+
+def _common(held: Sequence[Pairs], tables: Tables) -> float:
+    return sum(pairs.loss(tables) for pairs in held) / max(sum(len(pairs.centres) for pairs in held), 1)
+
+
+def word_figures(vocabulary: Vocabulary, tables: Tables, analogies: bool) -> Figures:
+    """Spearman's rho with human judgement, and how many of the pairs are known; the lists are public."""
+    figures: Figures = {}
+    try:
+        for name in ("wordsim353", "simlex999"):
+            score = embeddings.similarity(vocabulary.ids, tables[INPUT], wordsim.pairs(name))
+            figures |= {name: score.spearman, f"{name}_found": score.found / score.pairs}
+        if analogies:
+            right = embeddings.analogies(vocabulary.ids, tables[INPUT], wordsim.analogies())
+            figures |= {"analogies": right.accuracy, "analogies_asked": right.asked}
+    except DataError:  # the lists are not installed
+        figures |= {"wordsim353": None, "simlex999": None}
+    return figures
+
+
+def write_artifacts(state: ServerState, folder: Path) -> None:
+    """Vectors in the formats people use; and both tables with their counts, from which training can go on."""
+    if not state.params:
+        return
+    vocabulary, vectors = agreed.from_bytes(state.vocabulary), state.params[INPUT]
+    export.write_tables(folder / "vectors.safetensors", vocabulary, {n: state.params[n] for n in (INPUT, OUTPUT)})
+    changed = export.write_word2vec(folder / "vectors.txt", vocabulary, vectors, binary=False)
+    export.write_word2vec(folder / "vectors.bin", vocabulary, vectors, binary=True)
+    export.write_projector(folder / "projector", vocabulary, vectors)
+    (folder / "vocabulary.json").write_bytes(state.vocabulary)
+    if changed:
+        (folder / "escaped.txt").write_text("".join(f"{word!r}\n" for word in changed))

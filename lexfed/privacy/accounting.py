@@ -1,0 +1,117 @@
+"""The ledger: what was released about whom, and what it costs.
+
+A mechanism writes down its noisy releases; an accountant reads them. The two are apart, so that the same ledger can be
+read with a tighter accountant later. An epsilon counts for one unit (a user, a document, an organisation) and against
+those who see what was released; neighbours differ by one unit, added or removed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from lexfed.errors import PrivacyError
+
+Unit = Literal["user", "document", "organisation"]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """A sum to which each unit adds a vector of norm at most 1, with noise of this deviation."""
+
+    noise: float
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise PrivacyError("a release without noise has no finite epsilon: raise the noise above 0")
+
+
+@dataclass(frozen=True)
+class SampledGaussian:
+    """The same, of a cohort that each unit joins by its own coin, heads with this probability, and that stays secret."""
+
+    noise: float
+    probability: float
+
+    def __post_init__(self) -> None:
+        Gaussian(self.noise)
+        if not 0 < self.probability <= 1:
+            raise PrivacyError(f"a sampling probability is above 0 and at most 1, not {self.probability:g}")
+
+
+Event = Gaussian | SampledGaussian
+KINDS: Mapping[str, type[Gaussian] | type[SampledGaussian]] = {"gaussian": Gaussian, "sampled_gaussian": SampledGaussian}
+
+
+@dataclass(frozen=True)
+class Release:
+    unit: Unit
+    event: Event
+    count: int = 1  # times in a row
+    delta: float = 0.0  # of each, beside the event's: the chance that more was released than it says
+
+
+Ledger = tuple[Release, ...]
+
+
+def charge(ledger: Ledger, unit: Unit, event: Event, delta: float = 0.0) -> Ledger:
+    """One release more. The same one again only counts: five thousand rounds are one entry."""
+    last = ledger[-1] if ledger else None
+    if last is not None and (last.unit, last.event, last.delta) == (unit, event, delta):
+        return (*ledger[:-1], replace(last, count=last.count + 1))
+    return (*ledger, Release(unit, event, 1, delta))
+
+
+def epsilon(ledger: Ledger, unit: Unit, delta: float, accountant: Literal["pld", "rdp"] = "pld") -> float:
+    """The epsilon of all releases about this unit together, at this delta. `rdp` is faster and looser than `pld`."""
+    import dp_accounting  # a second and a half: only who asks for an epsilon waits
+    from dp_accounting import pld, rdp
+
+    own = [release for release in ledger if release.unit == unit]
+    if not own:
+        return 0.0
+    left = delta - sum(release.count * release.delta for release in own)
+    if left <= 0:
+        return float("inf")
+    # whatever the accountant: add or remove one
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    make = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant]
+    total = make(neighboring_relation=relation)
+    for release in own:
+        event = dp_accounting.GaussianDpEvent(release.event.noise)
+        if isinstance(release.event, SampledGaussian):
+            event = dp_accounting.PoissonSampledDpEvent(release.event.probability, event)
+        total.compose(event, release.count)
+    return float(total.get_epsilon(left))
+
+
+def gaussian_noise(epsilon: float, delta: float) -> float:
+    """The deviation of a Gaussian that costs this epsilon at this delta; rounded up, so that no accountant finds more."""
+    import dp_accounting
+
+    return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-4)
+
+
+def to_json(ledger: Ledger) -> list[dict[str, Any]]:
+    """Plain numbers and names: a ledger is read back without running anything that it says."""
+    names = {kind: name for name, kind in KINDS.items()}
+    return [
+        {"unit": r.unit, "event": names[type(r.event)], **vars(r.event), "count": r.count, "delta": r.delta} for r in ledger
+    ]
+
+
+def from_json(entries: Sequence[Mapping[str, Any]]) -> Ledger:
+    return tuple(_release(entry) for entry in entries)
+
+
+def _release(entry: Mapping[str, Any]) -> Release:
+    """One entry; an event that is not known is refused, not left out: what it cost would be missing."""
+    try:
+        fields = dict(entry)
+        unit, name, count, delta = (fields.pop(key) for key in ("unit", "event", "count", "delta"))
+        event = KINDS[name](**{key: float(value) for key, value in fields.items()})
+        good = unit in get_args(Unit) and type(count) is int and count > 0 and 0 <= float(delta) < 1
+    except (KeyError, TypeError, ValueError, PrivacyError) as error:
+        raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}") from error
+    if not good:
+        raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}")
+    return Release(unit, event, count, float(delta))

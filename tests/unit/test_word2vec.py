@@ -1,0 +1,375 @@
+"""Federated Word2Vec: the paper's algorithm step for step, sparse transport, rules, resuming, hard cases, artefacts."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gensim.models import KeyedVectors
+from torch import Tensor
+
+from lexfed import config, session
+from lexfed.assembly import Assembly, assemble
+from lexfed.checkpoint import load as load_checkpoint
+from lexfed.errors import DivergedError
+from lexfed.federation import ServerState, plain
+from lexfed.methods.replica import first_tables
+from lexfed.methods.row_rules import VERSION, RowRule, RowStep, changed_since, start
+from lexfed.methods.skipgram_training import draw_batch
+from lexfed.models.skipgram import INPUT, OUTPUT, unigrams
+from lexfed.params import Rows
+from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.store import Store
+from lexfed.runtime.threads import threads
+from lexfed.seeds import derive, root
+from lexfed.vocabulary.export import read_tables
+from lexfed.wire import Message, decode, encode
+from tests.conftest import Lexfed
+from tests.unit.test_skipgram import dense_loss
+
+WORDS = """the cat sat on a mat while two dogs ran over hills and far away under old grey stones by river""".split()  # noqa: SIM905
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """Three organisations, each with words of its own beside the common ones."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(90):
+        source = number % 3
+        own = [f"only{source}word{i}" for i in range(4)]
+        text = " ".join(rng.choice([*WORDS, *own], 60))
+        rows.append({"text": text, "source": f"s{source}"})
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    toml = tmp_path / "words.toml"
+    toml.write_text(
+        f"""
+name = "words"
+rounds = 4
+method = "federated_word2vec"
+[data]
+name = "{path}"
+clients = 3
+partition = "source"
+test = 0.1
+test_of = "each"
+[agreement]
+minimum = 3
+[word2vec]
+dimension = 8
+heldout_pairs = 500
+queries = ["cat", "nowhere"]
+[cohort]
+sampling = "everyone"
+"""
+    )
+    return toml
+
+
+def states(assembly: Assembly, folder: Path) -> list[ServerState]:
+    server = assembly.method.server(simulate(Site(assembly, Store(folder))), root(0), ServerState())
+    # a state's tables are changed in place by the next step: what is compared must be copied
+    return [replace(s, params={n: t.clone() for n, t in s.params.items()}) for s in server]
+
+
+def built(toml: Path, *settings: str) -> Assembly:
+    return assemble(config.load(toml, settings))
+
+
+PAPER = ("word2vec.mode=fedsgd", "word2vec.rule=mean", "word2vec.upload=fp32", "agreement.rule=union", "word2vec.steps=3",
+         "word2vec.batch=256", "word2vec.shared=16", "word2vec.negatives=16", "word2vec.subsample=0.0", "rounds=2",
+         "word2vec.lr=0.01")  # fmt: skip
+
+
+def test_the_papers_mode_equals_dense_fedsgd_step_for_step(corpus: Path, tmp_path: Path) -> None:
+    assembly = built(corpus, *PAPER)
+    after = states(assembly, tmp_path / "a")
+    replica = assembly.method.score.replica  # type: ignore[union-attr]
+    size = len(replica.vocabulary)
+    tables = {name: table.clone().requires_grad_() for name, table in first_tables(size, 8).items()}
+    people = assembly.population
+    for number in range(2):
+        step = after[1 + number].step  # the clock of the requests of this round
+        for ask in range(3):
+            grads: list[dict[str, Tensor]] = []
+            for client in map(people.client, range(3)):
+                seed = derive(client.secret, "train", step, ask)
+                text = replica.text(client, "train", lambda: None)
+                batch = draw_batch(text, replica.frequencies(client), assembly.config.word2vec, seed)
+                loss = dense_loss(tables, batch, 1.0)
+                grads.append(dict(zip(tables, torch.autograd.grad(loss, list(tables.values())), strict=True)))
+            lr = 0.01 * (1 - number / 2)
+            with torch.no_grad():
+                for name, table in tables.items():  # the mean over all organisations, whoever touched the row
+                    table -= lr * sum(grad[name] for grad in grads) / 3  # type: ignore[arg-type]
+        kept = after[2 + number].params
+        for name, table in tables.items():
+            torch.testing.assert_close(kept[name], table.detach(), atol=1e-6, rtol=1e-5)
+
+
+def test_sparse_and_dense_transport_give_the_same_model(corpus: Path, tmp_path: Path) -> None:
+    """A replica that is only ever sent rows holds, bit for bit, the server's tables."""
+    assembly = built(corpus)
+    last = states(assembly, tmp_path / "a")[-1]
+    replica = assembly.method.score.replica  # type: ignore[union-attr]
+    assert replica.version == int(last.mechanism_state[VERSION]) - 1, "as of the last request"
+    missing = changed_since(last.params, last.mechanism_state, replica.version)
+    for name, rows in missing.items():
+        replica.tables[name][rows.ids.numpy()] = rows.values.numpy()
+        assert np.array_equal(replica.tables[name], last.params[name].numpy())
+        assert 0 < len(rows.ids) <= len(last.params[name])
+
+
+@pytest.mark.parametrize("mode", ["fedavg", "fedsgd"])
+def test_threads_change_no_bit(corpus: Path, tmp_path: Path, mode: str) -> None:
+    def run(count: int) -> ServerState:
+        rule = "add_rare" if mode == "fedavg" else "row_cap"
+        assembly = built(corpus, f"word2vec.mode={mode}", "word2vec.steps=5", f"word2vec.rule={rule}")
+        site = Site(assembly, Store(tmp_path / str(count)))
+        if not count:
+            return list(assembly.method.server(simulate(site), root(0), ServerState()))[-1]
+        with threads(site, count) as federation:
+            return list(assembly.method.server(federation, root(0), ServerState()))[-1]
+
+    alone, pool = run(0), run(3)
+    assert all(torch.equal(alone.params[name], pool.params[name]) for name in (INPUT, OUTPUT))
+
+
+def test_a_resumed_run_ends_with_the_same_bits_and_bytes(
+    corpus: Path, lexfed: Lexfed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lexfed("run", str(corpus), "--out", str(tmp_path / "whole")).returncode == 0
+    record = session._record
+
+    def interrupted(*arguments: Any) -> Any:
+        if arguments[2].round == 3:  # the state of round 3 is kept, its record is not yet written
+            raise KeyboardInterrupt
+        return record(*arguments)
+
+    monkeypatch.setattr(session, "_record", interrupted)
+    assert lexfed("run", str(corpus), "--out", str(tmp_path / "cut")).returncode == 130
+    monkeypatch.setattr(session, "_record", record)
+    resumed = lexfed("run", str(tmp_path / "cut"), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    one, other = (load_checkpoint(tmp_path / name / "checkpoint").state for name in ("whole", "cut"))
+    assert all(torch.equal(one.params[name], other.params[name]) for name in (INPUT, OUTPUT))
+    lines = [(tmp_path / name / "rounds.jsonl").read_text().splitlines() for name in ("whole", "cut")]
+    for left, right in zip(*lines, strict=True):
+        a, b = json.loads(left), json.loads(right)
+        assert (a["bytes_up"], a["bytes_down"], a["loss"]) == (b["bytes_up"], b["bytes_down"], b["loss"])
+        assert a["metrics"] == b["metrics"]
+
+
+def rows(values: list[list[float]], counts: list[int], nodes: list[int]) -> Rows:
+    table = torch.tensor(values)
+    return Rows(torch.arange(len(values)), table, None, torch.tensor(counts), torch.tensor(nodes))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("mean", [8 / 4, 8 / 4, 8 / 4]),  # by all that took part
+        ("row_mean", [8 / 1, 8 / 2, 8 / 4]),  # by those that moved it
+        ("add_rare", [8 / 1, 8 / 1.5, 8 / 4]),  # by count / cap, between 1 and those that moved it
+        ("row_cap", [8 / 1, 8 / 1.5, 8 / 90]),  # by count / cap
+    ],
+)
+def test_rules_by_hand(rule: str, expected: list[float]) -> None:
+    total = {"delta/input": rows([[8.0], [8.0], [8.0]], [50, 150, 9000], [1, 2, 4]), "nodes": torch.tensor(4.0)}
+    tables = {"input": torch.zeros(3, 1)}
+    update, kept = RowRule(rule, cap=100.0).release(total, 4, start(tables, False), b"")  # type: ignore[arg-type]
+    assert isinstance(update["input"], Rows)
+    assert update["input"].values.flatten().tolist() == pytest.approx(expected)
+    assert kept["version"] == 1
+    assert kept["changed/input"].tolist() == [1, 1, 1]
+
+
+def test_row_adagrad_divides_by_what_has_been() -> None:
+    total = {"delta/input": rows([[3.0, 4.0]], [1], [1]), "nodes": torch.tensor(1.0)}
+    tables = {"input": torch.zeros(2, 2)}
+    state = start(tables, False)
+    rule = RowRule("row_adagrad", 1.0)
+    first, state = rule.release(total, 1, state, b"")  # type: ignore[arg-type]
+    second, _ = rule.release(total, 1, state, b"")  # type: ignore[arg-type]
+    assert isinstance(first["input"], Rows)
+    assert isinstance(second["input"], Rows)
+    assert torch.allclose(first["input"].values, torch.tensor([[3.0, 4.0]]) / 12.5**0.5)
+    assert torch.allclose(second["input"].values, torch.tensor([[3.0, 4.0]]) / 25**0.5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
+def test_a_step_that_would_explode_is_refused_before_anything_moves(value: float) -> None:
+    tables = {"input": torch.ones(3, 2), "output": torch.ones(3, 2)}
+    update = {
+        "input": Rows(torch.tensor([0]), torch.ones(1, 2)),
+        "output": Rows(torch.tensor([2]), torch.full((1, 2), value)),
+    }
+    with pytest.raises(DivergedError, match=r"lower word2vec\.lr"):
+        RowStep().step(tables, update, {})
+    assert all(torch.equal(table, torch.ones(3, 2)) for table in tables.values())
+
+
+def test_divergence_is_reported_and_the_last_good_round_stays(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    settings = ("word2vec.lr=500.0", "word2vec.cap=1e9", "word2vec.upload=fp32")
+    out = lexfed("run", str(corpus), "--out", str(tmp_path / "run"), *(w for s in settings for w in ("--set", s)))
+    assert out.returncode == 0, out.stderr
+    assert "diverged: rows of the" in out.stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stopped"] == "diverged"
+    assert "lower word2vec.lr" in summary["reason"]
+    _, tables = read_tables(tmp_path / "run" / "artifacts" / "vectors.safetensors")
+    assert all(bool(torch.isfinite(table).all()) for table in tables.values())
+
+
+def test_the_union_shows_a_name_that_one_alone_holds_and_the_default_does_not(corpus: Path, tmp_path: Path) -> None:
+    default, paper = (
+        set(json.loads(states(built(corpus, *settings), tmp_path / str(i))[-1].vocabulary)["tokens"])
+        for i, settings in enumerate([(), ("agreement.rule=union",)])
+    )
+    assert "only1word2" in paper
+    assert not any(word.startswith("only") for word in default)
+    assert {"cat", "river"} <= default & paper
+
+
+def test_only_what_changed_goes_down_and_who_was_away_gets_the_rest(corpus: Path, tmp_path: Path) -> None:
+    assembly = built(corpus, "cohort.dropout=0.4", "rounds=6", "word2vec.subsample=0.0")
+    federation, sent = simulate(Site(assembly, Store(tmp_path / "s"))), []
+
+    def total(verb: str, requests: dict[int, Message]) -> object:
+        sent.append({client: (m.meta["since"], m.meta["version"], m) for client, m in requests.items()})
+        return federation.total(verb, requests)
+
+    list(assembly.method.server(replace(federation, total=total), root(0), ServerState()))  # type: ignore[arg-type]
+    gaps = {version - since for round_ in sent for since, version, _ in round_.values()}
+    assert {0, 1} <= gaps
+    assert max(gaps) > 1, "somebody was away"
+    for round_ in sent:
+        for since, version, message in round_.values():
+            ids = message.arrays["rows/input#ids"]
+            assert (since == version) == (len(ids) == 0)
+
+
+def test_training_goes_on_from_an_artefact_and_a_joining_organisation_extends_it(
+    corpus: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    assert lexfed("run", str(corpus), "--out", str(tmp_path / "one")).returncode == 0
+    file = tmp_path / "one" / "artifacts" / "vectors.safetensors"
+    old, old_tables = read_tables(file)
+    texts = (tmp_path / "texts.jsonl").read_text()
+    for number in range(9):
+        texts += json.dumps({"text": f"newcomer words the cat {number} " * 10 + "only1word2", "source": "s3"}) + "\n"
+        texts += json.dumps({"text": f"newcomer words sat {number} " * 10, "source": "s2"}) + "\n"
+    (tmp_path / "texts.jsonl").write_text(texts)
+    more = lexfed(
+        "run", str(corpus), "--set", f"word2vec.start={file}", "--set", "data.clients=4", "--out", str(tmp_path / "two")
+    )
+    assert more.returncode == 0, more.stderr
+    new, tables = read_tables(tmp_path / "two" / "artifacts" / "vectors.safetensors")
+    assert new.tokens[: len(old)] == old.tokens
+    assert {"newcomer", "only1word2"} <= set(new.tokens[len(old) :])
+    assert new.version == old.version + 1
+    moved = (tables[INPUT][: len(old)] - old_tables[INPUT]).norm(dim=1)
+    away = (tables[INPUT][: len(old)] - first_tables(len(old), 8)[INPUT]).norm(dim=1)
+    assert float(moved.median()) < float(away.median()), "it went on from there"
+
+
+def test_what_a_user_gets(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    out = lexfed(
+        "run", str(corpus), "--out", str(tmp_path / "run"), "--workers", "2", "--record-wire", str(tmp_path / "wire")
+    )
+    assert out.returncode == 0, out.stderr
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    for key in ("heldout_loss", "centralised_heldout_loss", "alone_heldout_loss", "untrained_heldout_loss"):
+        assert isinstance(summary[key], float), key
+    assert summary["vocabulary_size"] == len(WORDS)
+    assert summary["single_source_words"] == 0
+    assert set(summary["neighbours"]) == {"cat"}
+    assert set(summary["neighbours"]["cat"]) == {"federated", "alone", "centralised"}
+    assert len(summary["organisations"]) == 3
+    artifacts = tmp_path / "run" / "artifacts"
+    vectors = KeyedVectors.load_word2vec_format(str(artifacts / "vectors.bin"), binary=True)
+    text = KeyedVectors.load_word2vec_format(str(artifacts / "vectors.txt"))
+    assert np.array_equal(vectors.vectors, text.vectors)
+    _, tables = read_tables(artifacts / "vectors.safetensors")
+    assert np.array_equal(vectors["cat"], tables[INPUT][vectors.key_to_index["cat"]].numpy())
+    assert "Nearest neighbours" in (tmp_path / "run" / "report.html").read_text()
+    sent = b"".join(path.read_bytes() for path in (tmp_path / "wire").rglob("*") if path.is_file())
+    assert b"only1word2" not in sent, "no word of one organisation alone ever travelled"
+
+
+def test_a_malformed_update_counts_as_none(corpus: Path, tmp_path: Path) -> None:
+    assembly = built(corpus, "rounds=1")
+    federation = simulate(Site(assembly, Store(tmp_path / "s")))
+
+    def evil(verb: str, requests: dict[int, Message]) -> object:
+        for client, reply in federation.ask(verb, requests):
+            if verb == "skipgram" and client == 1:
+                arrays = {**reply.arrays, "delta/input#ids": reply.arrays["delta/input#ids"] + 10**6}
+                reply = Message(arrays, reply.meta)
+            yield client, decode(encode(reply))
+
+    server = assembly.method.server(replace(federation, ask=evil, total=plain(evil)), root(0), ServerState())  # type: ignore[arg-type]
+    assert len(list(server)[-1].params[INPUT]) == len(WORDS)
+
+
+HARD: dict[str, tuple[list[tuple[str, str]], str | None]] = {
+    "no overlap": ([("alpha beta " * 20, "a"), ("gamma delta " * 20, "b")], "no word is held by 2 organisations"),
+    "one without a frequent word": ([("alpha beta " * 20, "a"), ("alpha beta " * 20, "b"), ("zeta eta", "c")], None),
+    "no spaces": ([("我喜欢看电影因为它很有趣" * 3, "a"), ("今天天气很好我们去公园" * 3, "b")], "without spaces"),
+    "one organisation": ([("alpha beta " * 20, "a")], "agreement.holders = 1"),
+    "a very long word": ([("x" * 5000 + " alpha beta " * 20, "a"), ("x" * 5000 + " alpha beta " * 20, "b")], None),
+    "other scripts": ([("мир дом " * 20 + "שלום " * 20, "a"), ("мир дом " * 20 + "नमस्ते दुनिया " * 20, "b")], None),
+}
+
+
+@pytest.mark.parametrize("case", HARD)
+def test_hard_cases_get_a_result_or_one_clear_line(case: str, lexfed: Lexfed, tmp_path: Path) -> None:
+    texts, complaint = HARD[case]
+    path = tmp_path / "hard.jsonl"
+    rows = [{"text": f"{text} {number}", "source": source} for text, source in texts for number in range(4)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    toml = tmp_path / "hard.toml"
+    toml.write_text(
+        f"""
+method = "federated_word2vec"
+rounds = 2
+[data]
+name = "{path}"
+clients = {len({source for _, source in texts})}
+partition = "source"
+test = 0.3
+test_of = "each"
+[word2vec]
+dimension = 4
+[cohort]
+sampling = "everyone"
+"""
+    )
+    out = lexfed("run", str(toml), "--out", str(tmp_path / "run"))
+    if complaint is None:
+        assert out.returncode == 0, out.stderr
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["vocabulary_size"] >= 2
+    else:
+        assert out.returncode == 2
+        assert complaint in out.stderr
+        assert len(out.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("bad", ["word2vec.dimension=0", "word2vec.lr=-1.0", "word2vec.rule=best", "word2vec.start=nowhere"])
+def test_bad_options_are_one_line(bad: str, corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    out = lexfed("run", str(corpus), "--set", bad, "--out", str(tmp_path / "run"))
+    assert out.returncode == 2
+    assert len(out.stderr.strip().splitlines()) == 1
+
+
+def test_unigrams_without_shared_counts_are_everyones_own(corpus: Path, tmp_path: Path) -> None:
+    assembly = built(corpus, "agreement.rule=union", "rounds=1")
+    states(assembly, tmp_path / "a")
+    replica = assembly.method.score.replica  # type: ignore[union-attr]
+    one, other = (replica.frequencies(assembly.population.client(i)) for i in (0, 1))
+    assert not np.array_equal(one.table, other.table)
+    assert isinstance(unigrams(np.ones(3, dtype=np.int64), 0.0).table, np.ndarray)
