@@ -14,8 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ACCURACIES = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "unseen_accuracy", "macro_f1")
-HEADS = ("row", "seeds", "global", "local", "majority", "unseen", "macro F1", "up per client and round", "seconds")
+# what a table shows: of the key's runs, mean and spread over seeds
+COLUMNS = {
+    "global_accuracy": "global", "local_accuracy": "local", "local_majority_accuracy": "majority",
+    "unseen_accuracy": "unseen", "macro_f1": "macro F1",
+    "heldout_loss": "held-out loss", "centralised_heldout_loss": "all text in one place",
+    "alone_heldout_loss": "best alone", "gain": "share of the gain, %", "better_off": "organisations better off",
+    "wordsim353": "WordSim353", "centralised_wordsim353": "in one place", "vocabulary_size": "words",
+    "single_source_words": "of one alone",
+}  # fmt: skip
+PERCENT = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "unseen_accuracy", "macro_f1", "gain")
 
 
 def run(config: Path, settings: list[str], seed: int, out: Path, workers: int) -> dict[str, Any]:
@@ -32,19 +40,38 @@ def run(config: Path, settings: list[str], seed: int, out: Path, workers: int) -
     return summary
 
 
-def spread(values: list[float]) -> str:
-    mean = 100 * statistics.mean(values)
-    return f"{mean:.1f} ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:.1f}"
+def derived(summary: dict[str, Any]) -> dict[str, Any]:
+    """Of word vectors: how much of what centralised training gains over none, and who gained by joining."""
+    loss, central = summary.get("heldout_loss"), summary.get("centralised_heldout_loss")
+    if loss is None or central is None:
+        return summary
+    untrained, own = summary["untrained_heldout_loss"], summary["organisations"]
+    better = sum(one["heldout_loss"] < one["alone_heldout_loss"] for one in own)
+    return {**summary, "gain": (untrained - loss) / (untrained - central), "better_off": f"{better} of {len(own)}"}
 
 
-def line(name: str, runs: list[dict[str, Any]]) -> str:
-    cells = [name, str(len(runs))]
-    for key in ACCURACIES:
-        values = [run[key] for run in runs if run[key] is not None]
-        cells.append(spread(values) if values else "–")
-    sent = statistics.mean(run["bytes_up_per_client_round"] for run in runs)
-    cells += [f"{sent / 1e6:.2f} MB", f"{statistics.mean(run['seconds'] for run in runs):.0f}"]
-    return "| " + " | ".join(cells) + " |"
+def cell(key: str, values: list[Any]) -> str:
+    if not values:
+        return "–"
+    if isinstance(values[0], str):
+        return ", ".join(dict.fromkeys(values))
+    scale, digits = (100, 1) if key in PERCENT else (1, 0 if isinstance(values[0], int) else 3)
+    mean = f"{scale * statistics.mean(values):,.{digits}f}"
+    return f"{mean} ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def table(figures: dict[str, list[dict[str, Any]]]) -> str:
+    runs = [derived(run) for rows in figures.values() for run in rows]
+    keys = [key for key in COLUMNS if any(run.get(key) is not None for run in runs)]
+    heads = ("row", "seeds", *(COLUMNS[key] for key in keys), "up per client and round", "seconds")
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for name, rows in figures.items():
+        if rows:
+            values = {key: [run[key] for run in map(derived, rows) if run.get(key) is not None] for key in keys}
+            sent = statistics.mean(run["bytes_up_per_client_round"] for run in rows)
+            cells = [name, str(len(rows)), *(cell(key, values[key]) for key in keys), f"{sent / 1e6:.2f} MB"]
+            lines.append("| " + " | ".join([*cells, f"{statistics.mean(run['seconds'] for run in rows):.0f}"]) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -65,10 +92,7 @@ def main() -> None:
         for name in rows
     }
     options.config.with_suffix(".results.json").write_text(json.dumps(figures, indent=1) + "\n")
-    print("| " + " | ".join(HEADS) + " |\n|" + "---|" * len(HEADS))
-    for name, runs in figures.items():
-        if runs:
-            print(line(name, runs))
+    print(table(figures))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The server's state on disk: `state.json` says which file holds the arrays, and its hash."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -14,7 +14,7 @@ from lexfed.federation import ServerState
 from lexfed.files import write_atomically
 from lexfed.params import Params
 from lexfed.privacy import accounting
-from lexfed.wire import Message, below, decode, encode, under
+from lexfed.wire import Buffer, Message, below, chunks, decode, under
 
 FORMAT = 1
 MANIFEST = "state.json"
@@ -31,11 +31,11 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> None:
     """The arrays first, under a name of their own; then the manifest that points to them, in one rename."""
     state = checkpoint.state
-    data = encode(Message(_arrays(state), blobs={"vocabulary": state.vocabulary} if state.vocabulary else {}))
-    digest = blake2b(data, digest_size=16).hexdigest()
+    message = Message(_arrays(state), blobs={"vocabulary": state.vocabulary} if state.vocabulary else {})
+    digest = _digest(chunks(message))
     file = folder / f"state-{digest}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, data)
+    write_atomically(file, chunks(message))  # piece by piece: tables may be a large part of memory
     manifest = {
         "format": FORMAT,
         "file": file.name,
@@ -63,7 +63,7 @@ def load(folder: Path) -> Checkpoint:
         if manifest["format"] != FORMAT:
             raise CheckpointError(f"{manifest_path} is of format {manifest['format']}; this lexfed reads {FORMAT}")
         data = (folder / manifest["file"]).read_bytes()
-        if blake2b(data, digest_size=16).hexdigest() != manifest["digest"]:
+        if _digest([data]) != manifest["digest"]:
             raise CheckpointError(f"{folder / manifest['file']} is damaged: it is not what was written")
         kept = decode(data)
         arrays = kept.arrays
@@ -80,6 +80,13 @@ def load(folder: Path) -> Checkpoint:
         return Checkpoint(state, manifest["closes_round"], manifest["tally"], manifest["experiment"])
     except (OSError, ValueError, KeyError, TypeError, WireError, PrivacyError) as error:
         raise CheckpointError(f"the checkpoint in {folder} can't be read: {error}") from error
+
+
+def _digest(data: Iterable[Buffer]) -> str:
+    digest = blake2b(digest_size=16)
+    for chunk in data:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _arrays(state: ServerState) -> Params:

@@ -186,7 +186,8 @@ class Method:
     # what the experimenter does around it, where it is not what classifiers need
     score: Score | None = None
     artifacts: Callable[[ServerState, Path], None] | None = None
-    restore: Callable[[ServerState], None] | None = None  # a resumed simulation: what clients held in memory
+    # a simulation: clients of this machine hold by reference what the server holds; True: they did before a resume
+    hold: Callable[[ServerState, bool], None] | None = None
     threads: bool = False  # its handlers hold no lock and share memory: workers are threads, not processes
 
     def split_for(self, verb: Verb) -> ParameterSplit:

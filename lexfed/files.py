@@ -1,17 +1,19 @@
 """Writing files so that a kill leaves the old one or the new one, never half of one."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 OWNER_ONLY = 0o600
 
 
-def write_atomically(path: Path, data: bytes, mode: int = 0o644) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o644) -> None:
     """Write beside the target, then rename over it. The rename is the one moment at which the file changes."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+        for chunk in (data,) if isinstance(data, bytes) else data:
+            file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)

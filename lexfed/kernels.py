@@ -46,6 +46,30 @@ def add_rows(total, places, values):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def longest_sum(table, ids, values):  # type: ignore[no-untyped-def]
+    """The norm of the longest row that adding these rows would make; NaN if any is no number."""
+    longest = 0.0
+    for i in range(len(ids)):
+        row, total = table[ids[i]], 0.0
+        for k in range(len(row)):
+            total += np.float64(row[k] + values[i, k]) ** 2
+        if not total <= longest:  # also where it is NaN
+            longest = total
+            if np.isnan(total):
+                break
+    return np.sqrt(longest)
+
+
+@njit(nogil=True, cache=True)
+def subtract_rows(rows, table, ids):  # type: ignore[no-untyped-def]
+    """rows[i] -= table[ids[i]], in place."""
+    for i in range(len(ids)):
+        row, base = rows[i], table[ids[i]]
+        for k in range(len(row)):
+            row[k] -= base[k]
+
+
+@njit(nogil=True, cache=True)
 def add_scaled_rows(total, places, steps, scales):  # type: ignore[no-untyped-def]
     """total[places[i]] += steps[i] * scales[i]: what `round_rows` made, without writing it out first."""
     for i in range(len(places)):

@@ -21,6 +21,7 @@ from lexfed.config import fingerprint
 from lexfed.errors import DivergedError
 from lexfed.federation import Federation, ServerState
 from lexfed.files import write_atomically
+from lexfed.memory import give_back, return_large_blocks
 from lexfed.methods.evaluation import evaluate
 from lexfed.params import count
 from lexfed.rundir import Record, RunDir
@@ -49,11 +50,14 @@ class Run:
 
 def execute(run: Run) -> Iterator[Record]:
     """Run to the end, yielding each round's record as it is written. The caller holds the directory's lock."""
+    give_back()
     torch.set_num_threads(1)  # small models lose with more; and bits must not depend on how many cores there are
     with ExitStack() as stack:
         recorder = Recorder(run.record_wire) if run.record_wire else None
         site = Site(run.assembly, Store(run.directory.clients), recorder)
         federation = simulate(site)
+        if run.assembly.method.threads:
+            return_large_blocks()
         if run.workers:
             team = threads if run.assembly.method.threads else workers
             federation = stack.enter_context(team(site, run.workers))
@@ -69,8 +73,9 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
         if not records or records[-1]["round"] < state.round:  # killed between checkpoint and record
             yield _record(run, federation, state, tally)
         tally.reset()
-    if run.start is not None and run.assembly.method.restore is not None:
-        run.assembly.method.restore(state)
+    hold = run.assembly.method.hold
+    if hold is not None and run.start is not None:
+        hold(state, True)
     server = run.assembly.method.server(federation, derive(root(run.assembly.config.seed), "server"), state)
     started = time.perf_counter()
     for after in _until_divergence(server):
@@ -80,6 +85,9 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
             state = checkpoint.load(run.directory.checkpoint).state  # the last good state stays, whatever was done in place
             break
         closes_round, state = after.round > state.round, after
+        give_back()
+        if hold is not None:
+            hold(state, False)
         # before anything derived from the state leaves this process
         kept = Checkpoint(state, closes_round, asdict(tally), fingerprint(run.assembly.config))
         checkpoint.save(run.directory.checkpoint, kept)

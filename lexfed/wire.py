@@ -5,7 +5,7 @@ arrays; meta as JSON in the header): no pickle, and any tool can read what was s
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from lexfed.params import ParameterSplit, Params, Rows, Update
 Verb = str
 ClientId = int
 Meta = int | float | str
+Buffer = bytes | memoryview
 Direction = Literal["down", "up"]
 
 
@@ -310,12 +311,17 @@ def size(message: Message) -> int:
     return 8 + len(_header(tensors, message.meta)) + sum(tensor.nbytes for tensor in tensors.values())
 
 
-def encode(message: Message) -> bytes:
+def chunks(message: Message) -> Iterator[Buffer]:
+    """`encode(message)` piece by piece, without a copy of any array."""
     tensors = _tensors(message)
     header = _header(tensors, message.meta)
-    parts = [len(header).to_bytes(8, "little"), header]
-    parts += [tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors.values()]
-    return b"".join(parts)
+    yield len(header).to_bytes(8, "little") + header
+    for tensor in tensors.values():
+        yield tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
+def encode(message: Message) -> bytes:
+    return b"".join(chunks(message))
 
 
 def decode(data: bytes) -> Message:

@@ -93,16 +93,16 @@ def federated_word2vec(sampler: Sampler, options: Word2Vec, agreement: Agreement
 
     clients: Mapping[str, Handler] = {"version": version, "vocabulary": vocabulary, "skipgram": train, "evaluate": evaluate}
 
-    def restore(state: ServerState) -> None:
+    def hold(state: ServerState, resumed: bool) -> None:
         if VERSION in state.mechanism_state:
-            replica.restore(state.vocabulary, state.params, int(state.mechanism_state[VERSION]))
+            replica.hold(state.vocabulary, state.params, int(state.mechanism_state[VERSION]) if resumed else None)
 
     return Method(
         client={**handlers(agreement), **clients},
         server=server,
         split=ALL_SHARED,
         rounds=rounds,
-        restore=restore,
+        hold=hold,
         threads=True,
     )
 

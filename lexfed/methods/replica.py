@@ -59,16 +59,17 @@ class Replica:
                 self.tables = {name: table.numpy() for name, table in tables.items()}
                 self.version = 0
 
-    def restore(self, data: bytes, tables: Params, version: int) -> None:
-        """In a simulation that goes on: what the clients held when it stopped, that is, what the last round sent them."""
-        self._open(data)
-        self.tables, self.version = {name: table.numpy().copy() for name, table in tables.items()}, version
-        self.resumed = version - 1
+    def hold(self, data: bytes, tables: Params, resumed: int | None = None) -> None:
+        """In a simulation: hold the server's own tables. Whoever is asked holds just these numbers, so a process that plays
+        both sides need not have them twice. What is sent is still made, counted, and written over itself.
 
-    def catch_up(self, data: bytes, tables: Params, version: int) -> None:
-        """For an evaluation: whoever is behind is brought along, uncounted."""
-        if self.version < version - 1:
-            self.restore(data, tables, version)
+        A run that was `resumed` at a version: clients held then what the round before it had sent them.
+        """
+        if self.version < 0 or resumed is not None:
+            self._open(data)
+            self.version = max(self.version, 0) if resumed is None else resumed
+            self.resumed = -1 if resumed is None else resumed - 1
+        self.tables = {name: table.numpy() for name, table in tables.items()}
 
     def _open(self, data: bytes) -> None:
         self.vocabulary = agreed.from_bytes(data)

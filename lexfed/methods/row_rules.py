@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lexfed.errors import DivergedError
+from lexfed.kernels import add_rows, longest_sum
 from lexfed.params import Params, Rows, Update
 from lexfed.privacy.mechanism import deltas
 from lexfed.seeds import Seed
@@ -56,19 +57,20 @@ class RowRule:
         return update, kept
 
     def _step(self, name: str, rows: Rows, total: Update, kept: dict[str, Tensor]) -> Tensor:
+        """What the rows move by; the sum is used up by it, so that no second table of rows is made."""
         nodes = rows.nodes if rows.nodes is not None else torch.ones(len(rows.ids))
         counts = rows.counts if rows.counts is not None else nodes
         clients = total["nodes"]
         if self.rule == "mean" and isinstance(clients, Tensor):  # the paper's: every row by all that took part
-            return rows.values / clients
+            return rows.values.div_(clients)
         if self.rule == "row_mean":
-            return rows.values / nodes[:, None]
+            return rows.values.div_(nodes[:, None])
         if self.rule == "row_adagrad":
             squares = kept.setdefault(f"{SQUARES}/{name}", torch.zeros(len(kept[f"{CHANGED}/{name}"])))
             squares[rows.ids] += rows.values.square().mean(1)
-            return rows.values / squares[rows.ids].sqrt().clamp_min(1e-8)[:, None]
+            return rows.values.div_(squares[rows.ids].sqrt().clamp_min(1e-8)[:, None])
         share = (counts / self.cap).clamp_min(1)  # row_cap: as if the row had been moved `cap` times at most
-        return rows.values / (torch.minimum(share, nodes) if self.rule == "add_rare" else share)[:, None]
+        return rows.values.div_((torch.minimum(share, nodes) if self.rule == "add_rare" else share)[:, None])
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,14 @@ class RowStep:
     """
 
     def step(self, params: Params, update: Update, slots: Mapping[str, Params]) -> tuple[Params, Mapping[str, Params]]:
-        moved = {n: (r.ids, params[n][r.ids] + r.values.float()) for n, r in update.items() if isinstance(r, Rows)}
-        for name, (_, rows) in moved.items():
-            norms = rows.norm(dim=1)
-            if len(norms) and not bool((norms < LARGEST).all()):  # NaN is not below anything
+        moved = {name: rows for name, rows in update.items() if isinstance(rows, Rows)}
+        for name, rows in moved.items():
+            longest = longest_sum(params[name].numpy(), rows.ids.numpy(), rows.values.numpy())
+            if not longest < LARGEST:  # NaN is not below anything
                 raise DivergedError(
-                    f"rows of the {name} table exploded (norm {norms.max():.3g}): lower word2vec.lr or word2vec.cap, "
+                    f"rows of the {name} table exploded (norm {longest:.3g}): lower word2vec.lr or word2vec.cap, "
                     "or take word2vec.rule = 'row_mean'"
                 )
-        for name, (ids, rows) in moved.items():
-            params[name][ids] = rows
+        for name, rows in moved.items():
+            add_rows(params[name].numpy(), rows.ids.numpy(), rows.values.numpy())
         return params, slots

@@ -10,6 +10,7 @@ import torch
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
+from lexfed.kernels import subtract_rows
 from lexfed.methods.replica import PUBLIC, Replica
 from lexfed.methods.row_rules import Rule
 from lexfed.models import skipgram
@@ -33,6 +34,7 @@ class Word2Vec:
     mode: Literal["fedavg", "fedsgd"] = "fedavg"
     lr: float = 0.025  # of one pair; falls to a hundredth over the rounds
     epochs: float = 1.0  # fedavg: passes over each organisation's text, over all rounds together
+    reuse: int = 4  # fedavg: each negative that is drawn serves about this many times in its round: fewer rows are touched
     batch: int = 2048  # fedsgd: pairs
     shared: int = 64  # fedsgd: negatives that a batch shares
     steps: int = 100  # fedsgd: iterations a round
@@ -46,8 +48,13 @@ class Word2Vec:
     start: str | None = None  # go on from the tables of an earlier federation (its artifacts/vectors.safetensors)
 
     def __post_init__(self) -> None:
-        if min(self.dimension, self.window, self.negatives, self.batch, self.shared, self.steps, self.heldout_pairs) < 1:
-            raise ConfigError("word2vec: dimension, window, negatives, batch, shared, steps and heldout_pairs: at least 1")
+        if (
+            min(self.dimension, self.window, self.negatives, self.reuse, self.heldout_pairs) < 1
+            or min(self.batch, self.shared, self.steps) < 1
+        ):
+            raise ConfigError(
+                "word2vec: dimension, window, negatives, reuse, batch, shared, steps, heldout_pairs: at least 1"
+            )
         if not (self.lr > 0 and self.epochs > 0 and self.cap > 0 and self.row_cap > 0) or self.subsample < 0:
             raise ConfigError("word2vec: lr, epochs, cap and row_cap must be above 0, subsample at least 0")
         if self.mode == "fedsgd" and self.rule in ("add_rare", "row_mean"):
@@ -130,15 +137,18 @@ def local_pass(
     """SGD over a stretch of text; how the touched rows moved."""
     tokens, starts = skipgram.thin(text.tokens, text.starts, unigrams.keep, _number(seed, "thin"))
     low, high = skipgram.windows(starts, options.window, _number(seed, "windows"))
-    negatives = skipgram.draw(unigrams.table, (len(tokens), options.negatives), _number(seed, "negatives"))
+    size = max(1, len(tokens) * options.negatives // options.reuse)
+    pool = skipgram.draw(unigrams.table, (size,), _number(seed, "pool"))
+    negatives = skipgram.draw(pool, (len(tokens), options.negatives), _number(seed, "negatives"))
     rows = gather(tables, tokens, tokens, negatives)
     v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
     loss, met = skipgram.sgd_pass(
         rows.v_rows, rows.u_rows, rows.centres, rows.words, low, high, rows.negatives, 1.0, *corner.rate(options.lr),
         v_counts, u_counts,
     )  # fmt: skip
-    v_rows, u_rows = rows.v_rows - tables[INPUT][rows.v_ids], rows.u_rows - tables[OUTPUT][rows.u_ids]
-    return _update(rows, v_rows, u_rows, v_counts, u_counts, loss, met)
+    subtract_rows(rows.v_rows, tables[INPUT], rows.v_ids)
+    subtract_rows(rows.u_rows, tables[OUTPUT], rows.u_ids)
+    return _update(rows, rows.v_rows, rows.u_rows, v_counts, u_counts, loss, met)
 
 
 def sgd_in_place(

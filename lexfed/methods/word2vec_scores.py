@@ -58,8 +58,7 @@ class Scores:
 
     def _heldout(self, federation: Federation, state: ServerState) -> tuple[list[float], list[float]]:
         """Each organisation's summed loss on its own held-out text, and of how many pairs."""
-        message = rows_message(state, 1, int(state.mechanism_state[VERSION]) - 1)  # who lacks more gets it uncounted
-        self.replica.catch_up(state.vocabulary, state.params, int(state.mechanism_state[VERSION]))
+        message = rows_message(state, 1, max(0, min(self.replica.version, int(state.mechanism_state[VERSION]) - 1)))
         replies = [reply for _, reply in federation.ask("evaluate", dict.fromkeys(federation.clients, message))]
         return ([float(reply.arrays[name]) for reply in replies] for name in ("heldout_loss", "pairs"))  # type: ignore[return-value]
 

@@ -85,16 +85,18 @@ def neighbours(ids: Mapping[str, int], words: Sequence[str], vectors: Table, que
 
 def nearest(vectors: Table, rows: npt.ArrayLike, k: int) -> tuple[Ids, Cosines]:
     """For each of these rows its k nearest others and their cosines, (n, k), the nearest first; fewer if there are fewer."""
-    table, rows = _units(vectors), np.asarray(rows, dtype=np.int64)
-    k = max(0, min(k, len(table) - 1))
+    rows, scales = np.asarray(rows, dtype=np.int64), _scales(vectors)
+    k = max(0, min(k, len(vectors) - 1))
     if k == 0 or len(rows) == 0:
         return np.empty((len(rows), k), dtype=np.int64), np.empty((len(rows), k), dtype=np.float32)
-    parts = [_nearest(table, block, k) for block in _blocks(rows, len(table))]
+    parts = [_nearest(vectors, scales, block, k) for block in _blocks(rows, len(vectors))]
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([cosines for _, cosines in parts])
 
 
-def _nearest(table: Cosines, rows: Ids, k: int) -> tuple[Ids, Cosines]:
-    cosines = table[rows] @ table.T  # (n, V)
+def _nearest(vectors: Table, scales: Cosines, rows: Ids, k: int) -> tuple[Ids, Cosines]:
+    """The table stays as it is: a second one, of unit vectors, would be as large again."""
+    cosines = np.asarray(_units(vectors[rows]) @ vectors.T, dtype=np.float32) * scales  # (n, V)
+    cosines[:, scales == 0] = 0
     cosines[np.arange(len(rows)), rows] = -np.inf
     found = np.sort(np.argpartition(cosines, -k, axis=1)[:, -k:], axis=1)  # (n, k), by id: so equal cosines stay in order
     values = np.take_along_axis(cosines, found, axis=1)
@@ -118,9 +120,21 @@ def overlap(one: Table, other: Table, rows: npt.ArrayLike, k: int = 10) -> float
     return float(np.mean(common * _units(one[rows]).any(1) * _units(other[rows]).any(1)))
 
 
+def _lengths(vectors: Table) -> npt.NDArray[np.float64]:
+    """Summed in double precision, which no square of a float overflows."""
+    return np.asarray(np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64)), dtype=np.float64)
+
+
+def _scales(vectors: Table) -> Cosines:
+    """What brings each row to length one; 0 for a row without a direction."""
+    lengths = _lengths(vectors)
+    directed = np.isfinite(lengths) & (lengths > 0)
+    return np.divide(1.0, lengths, out=np.zeros(len(vectors)), where=directed).astype(np.float32)
+
+
 def _units(vectors: Table) -> Cosines:
-    """Rows of length one, or of zeros. Lengths are summed in double precision, which no square of a float overflows."""
-    lengths = np.sqrt(np.einsum("vd,vd->v", vectors, vectors, dtype=np.float64))[:, None]
+    """Rows of length one, or of zeros."""
+    lengths = _lengths(vectors)[:, None]
     directed = np.isfinite(lengths) & (lengths > 0)
     units = np.zeros(vectors.shape, dtype=np.float32)
     np.divide(vectors, lengths, out=units, where=directed, casting="same_kind")

@@ -194,7 +194,7 @@ def batch_gradient(v_rows, u_rows, centres, contexts, negatives, weight, v_count
     grad_v += np.dot(scores, drawn)
     moved = np.dot(scores.T, v_rows)  # (S, d)
     for s in range(len(negatives)):
-        u_counts[negatives[s]] += 1
+        u_counts[negatives[s]] += max(1, np.int64(weight * pairs))  # every pair moves it, by `weight`
         for k in range(d):
             grad_u[negatives[s], k] += moved[s, k]
     return grad_v, grad_u, loss

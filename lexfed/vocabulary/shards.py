@@ -1,5 +1,6 @@
 """Text as integers: each client's words as ids, in a file that is mapped into memory and that nobody else can open."""
 
+import mmap
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -29,7 +30,12 @@ def encode(corpus: Corpus, ids: Mapping[str, int]) -> Text:
             file.write(np.array([i for text in known for i in text], dtype=np.int32).tobytes())
         file.flush()
         total = starts[-1]
-        tokens = np.memmap(file, dtype=np.int32, mode="r", shape=(total,)) if total else np.empty(0, np.int32)
+        if not total:
+            return Text(np.empty(0, np.int32), np.zeros(1, np.int64))
+        mapped = mmap.mmap(file.fileno(), 4 * total, access=mmap.ACCESS_READ)
+        if hasattr(mmap, "MADV_RANDOM"):  # pieces are read in random order: reading ahead would only fill memory
+            mapped.madvise(mmap.MADV_RANDOM)
+        tokens = np.frombuffer(mapped, dtype=np.int32)
     return Text(tokens, np.array(starts, dtype=np.int64))
 
 

@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).parents[2] / "lexfed"
 
 # A room may import from the rooms above it and from itself.
 ORDER = [
-    ["errors", "files", "seeds", "kernels"],
+    ["errors", "files", "seeds", "kernels", "memory"],
     ["params"],
     ["wire"],
     ["corpus"],

@@ -20,7 +20,7 @@ from lexfed.methods.replica import first_tables
 from lexfed.methods.row_rules import VERSION, RowRule, RowStep, changed_since, start
 from lexfed.methods.skipgram_training import draw_batch
 from lexfed.models.skipgram import INPUT, OUTPUT, unigrams
-from lexfed.params import Rows
+from lexfed.params import Rows, Update
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
@@ -139,6 +139,20 @@ def test_threads_change_no_bit(corpus: Path, tmp_path: Path, mode: str) -> None:
     assert all(torch.equal(alone.params[name], pool.params[name]) for name in (INPUT, OUTPUT))
 
 
+def test_a_run_that_holds_tables_once_equals_one_that_holds_them_twice(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    """`lexfed run` lets the replica be the server's tables; the bare program sends rows to a replica of its own."""
+    assert lexfed("run", str(corpus), "--out", str(tmp_path / "run")).returncode == 0
+    once = load_checkpoint(tmp_path / "run" / "checkpoint").state
+    assembly = built(corpus)
+    server = assembly.method.server(
+        simulate(Site(assembly, Store(tmp_path / "s"))), derive(root(0), "server"), ServerState()
+    )
+    twice = list(server)[-1]
+    replica = assembly.method.score.replica  # type: ignore[union-attr]
+    assert not np.shares_memory(replica.tables[INPUT], twice.params[INPUT].numpy())
+    assert all(torch.equal(once.params[name], twice.params[name]) for name in (INPUT, OUTPUT))
+
+
 def test_a_resumed_run_ends_with_the_same_bits_and_bytes(
     corpus: Path, lexfed: Lexfed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,12 +203,13 @@ def test_rules_by_hand(rule: str, expected: list[float]) -> None:
 
 
 def test_row_adagrad_divides_by_what_has_been() -> None:
-    total = {"delta/input": rows([[3.0, 4.0]], [1], [1]), "nodes": torch.tensor(1.0)}
-    tables = {"input": torch.zeros(2, 2)}
-    state = start(tables, False)
+    def total() -> Update:
+        return {"delta/input": rows([[3.0, 4.0]], [1], [1]), "nodes": torch.tensor(1.0)}
+
+    state = start({"input": torch.zeros(2, 2)}, False)
     rule = RowRule("row_adagrad", 1.0)
-    first, state = rule.release(total, 1, state, b"")  # type: ignore[arg-type]
-    second, _ = rule.release(total, 1, state, b"")  # type: ignore[arg-type]
+    first, state = rule.release(total(), 1, state, b"")
+    second, _ = rule.release(total(), 1, state, b"")
     assert isinstance(first["input"], Rows)
     assert isinstance(second["input"], Rows)
     assert torch.allclose(first["input"].values, torch.tensor([[3.0, 4.0]]) / 12.5**0.5)
