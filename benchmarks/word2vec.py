@@ -47,7 +47,7 @@ from lexfed.seeds import root
 
 HERE = Path(__file__).parent
 CONFIG = HERE.parent / "experiments" / "word2vec" / "text8-all.toml"
-AS_GOOD = ("rounds=100", "word2vec.epochs=2.0", "word2vec.lr=0.035")
+AS_GOOD = ("rounds=70", "word2vec.epochs=2.0", "word2vec.lr=0.035", "word2vec.reuse=8")
 Figures = dict[str, Any]
 
 

@@ -60,7 +60,9 @@ class Scores:
         """Each organisation's summed loss on its own held-out text, and of how many pairs."""
         message = rows_message(state, 1, max(0, min(self.replica.version, int(state.mechanism_state[VERSION]) - 1)))
         replies = [reply for _, reply in federation.ask("evaluate", dict.fromkeys(federation.clients, message))]
-        return ([float(reply.arrays[name]) for reply in replies] for name in ("heldout_loss", "pairs"))  # type: ignore[return-value]
+        return [float(reply.arrays["heldout_loss"]) for reply in replies], [
+            float(reply.arrays["pairs"]) for reply in replies
+        ]
 
     def _joining(
         self, vocabulary: Vocabulary, federated: Tables, losses: Sequence[float], pairs: Sequence[float]
@@ -85,17 +87,17 @@ class Scores:
         """Train everyone alone, and all together; adds to `own` what each would have had without the others."""
         clients = [self.population.client(number) for number in range(len(self.population))]
         held = [heldout_pairs(self.replica, client, self.options) for client in clients]
-        everywhere = []
 
-        def alone(number: int) -> Tables:
-            return self._trained([number])
+        def alone(number: int) -> float:
+            """Its figures are kept, its tables are not: but for the first one's, whose neighbours are shown."""
+            tables = self._trained([number])
+            own[number]["alone_heldout_loss"] = held[number].loss(tables) / max(len(held[number].centres), 1)
+            if number == 0:
+                models["alone"] = tables
+            return _common(held, tables)
 
         with ThreadPoolExecutor(2) as pool:
-            for number, tables in enumerate(pool.map(alone, range(len(clients)))):
-                own[number]["alone_heldout_loss"] = held[number].loss(tables) / max(len(held[number].centres), 1)
-                everywhere.append(_common(held, tables))
-                if number == 0:
-                    models["alone"] = tables
+            everywhere = list(pool.map(alone, range(len(clients))))
         models["centralised"] = central = self._trained(range(len(clients)))
         for number, pairs in enumerate(held):
             own[number]["centralised_heldout_loss"] = pairs.loss(central) / max(len(pairs.centres), 1)
@@ -132,14 +134,14 @@ class Scores:
         counts = self._counts()
         shares = counts / np.maximum(counts.sum(0), 1)
         rows = np.flatnonzero((shares.max(0) >= 0.9) & (counts.sum(0) >= 20))[:300]
-        alone = np.flatnonzero(shares[0] >= 0.9)
+        first = rows[shares[0, rows] >= 0.9]  # the words of the organisation whose model alone is at hand
+        central = models["centralised"][INPUT]
         return {
-            name: embeddings.overlap(
-                tables[INPUT], models["centralised"][INPUT], np.intersect1d(rows, alone) if name == "alone" else rows
-            )
-            for name, tables in models.items()
-            if name != "centralised"
-        } | {"words": len(rows)}
+            "federated": embeddings.overlap(models["federated"][INPUT], central, rows),
+            "alone": embeddings.overlap(models["alone"][INPUT], central, first),
+            "words": len(rows),
+            "words_alone": len(first),
+        }
 
     def _counts(self) -> Any:  # (clients, V)
         size = len(self.replica.vocabulary)

@@ -24,7 +24,7 @@ def encode(corpus: Corpus, ids: Mapping[str, int]) -> Text:
     with tempfile.TemporaryFile(prefix="lexfed-") as file:
         texts = iter(corpus)
         while batch := list(islice(texts, 1024)):
-            known = [[ids[word] for word in words(text) if word in ids] for text in batch]
+            known = [[i for i in map(ids.get, words(text)) if i is not None] for text in batch]
             for text in known:
                 starts.extend(_ends(starts[-1], len(text)))
             file.write(np.array([i for text in known for i in text], dtype=np.int32).tobytes())

@@ -20,7 +20,11 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
 def words(text: str) -> list[str]:
     """Lower-case words, and runs of punctuation, of any script. Where a script has no spaces, a clause is one word."""
     lower = text.lower()
-    return _WORD.findall(lower) if lower.isascii() else _marked().findall(lower)
+    if not lower.isascii():
+        return _marked().findall(lower)
+    if lower.replace(" ", "").isalnum():  # nothing but words and blanks: the same, five times as fast
+        return lower.split()
+    return _WORD.findall(lower)
 
 
 @cache

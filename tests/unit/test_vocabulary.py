@@ -1,4 +1,7 @@
-from lexfed.vocabulary.word import WordTokenizer, count_words, most_frequent, words
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lexfed.vocabulary.word import _WORD, WordTokenizer, count_words, most_frequent, words
 from tests.conftest import corpus_of
 
 
@@ -17,3 +20,9 @@ def test_encode_and_decode() -> None:
     tokenizer = WordTokenizer(most_frequent(count_words(corpus_of(["a b a"], [0])), 10, 1))
     assert tokenizer.decode(tokenizer.encode("a b c")) == "a b <unk>"
     assert tokenizer.encode("") == [0], "an empty text is one unknown word"
+
+
+@given(st.text(st.sampled_from("ab Z9_.' -\n\té"), max_size=30))
+def test_the_short_cut_for_plain_words_changes_nothing(text: str) -> None:
+    if text.isascii():
+        assert words(text) == _WORD.findall(text.lower())
