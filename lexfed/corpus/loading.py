@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -31,7 +32,17 @@ def _read_csv(path: Path) -> pa.Table:
     return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
 
 
-READERS: Mapping[str, Any] = {".parquet": pyarrow.parquet.read_table, ".csv": _read_csv, ".jsonl": pyarrow.json.read_json}
+def _map_arrow(path: Path) -> pa.Table:
+    """An Arrow file stays on disk: only what is read of it is in memory, so it may be larger than that."""
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+READERS: Mapping[str, Any] = {
+    ".parquet": pyarrow.parquet.read_table,
+    ".csv": _read_csv,
+    ".jsonl": pyarrow.json.read_json,
+    ".arrow": _map_arrow,
+}
 
 
 def read_file(path: Path) -> pa.Table:
@@ -54,8 +65,7 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
         known = nearest(columns.text, table.column_names)
         raise DataError(f"{where} has no text column '{columns.text}' ({known}); set data.text")
     texts = _strings(table, columns.text, where)
-    blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.coalesce(texts, pa.scalar("", texts.type)))), 0)
-    rows = np.flatnonzero(~blank.to_numpy(zero_copy_only=False)).astype(np.int64)
+    rows = np.flatnonzero(~_blank(texts)).astype(np.int64)
     if len(rows) == 0:
         raise DataError(f"{where} holds no text: every row of '{columns.text}' is empty")
     users, sources, splits = (
@@ -66,8 +76,22 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     return _with_labels(corpus, table.column(columns.label), where) if columns.label in table.column_names else corpus
 
 
+def _blank(texts: Any) -> npt.NDArray[np.bool_]:
+    """Which texts are missing or white space, piece by piece: trimming copies."""
+    parts = []
+    for start in range(0, len(texts), _PIECE):
+        some = pc.coalesce(texts.slice(start, _PIECE), pa.scalar("", texts.type))
+        parts.append(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(some)), 0).to_numpy(zero_copy_only=False))
+    return np.concatenate(parts) if parts else np.empty(0, dtype=bool)
+
+
+_PIECE = 16_384
+
+
 def _strings(table: pa.Table, name: str, where: str) -> Any:
     column = table.column(name)
+    if column.type in (pa.string(), pa.large_string()) and column.num_chunks:
+        return column.chunk(0) if column.num_chunks == 1 else column  # as it lies, mapped or not
     try:
         return pc.cast(column, pa.large_string()).combine_chunks()
     except pa.ArrowException as error:

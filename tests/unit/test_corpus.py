@@ -102,3 +102,19 @@ def test_a_validation_split_of_the_data_is_used_as_it_is(tmp_path: Path) -> None
     assert len(people.train) == 8
     none = build(Data(str(path), clients=2, partition="iid", validation=0.0), root(0))
     assert len(none.common_validation) == 0
+
+
+def test_an_arrow_file_is_mapped_and_not_read(tmp_path: Path) -> None:
+    texts = [f"text number {i} " * 50 for i in range(20_000)] + ["  "]
+    table = pa.table({"text": texts, "source": ["a", "b"] * 10_000 + ["a"]})
+    path = tmp_path / "large.arrow"
+    with pa.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table, max_chunksize=5000)  # several pieces
+    del table
+    before = pa.total_allocated_bytes()
+    corpus = load(str(path))
+    assert pa.total_allocated_bytes() - before < 1_000_000, "15 MB of text stay on disk"
+    assert len(corpus) == 20_000
+    assert list(corpus)[7] == texts[7]
+    assert list(corpus.take(np.array([15_000, 3]))) == [texts[15_000], texts[3]]
+    assert len(corpus.where("sources", "b")) == 10_000
