@@ -23,6 +23,7 @@ from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, unpack
 
 PUBLIC = b"lexfed: word vectors"  # no secret: everybody makes the same first table of it, so it need not be sent
+EVERYBODY = -1  # no client's id
 _CHUNK = 1024
 
 
@@ -73,7 +74,8 @@ class Replica:
 
     def _open(self, data: bytes) -> None:
         self.vocabulary = agreed.from_bytes(data)
-        self.unigrams, self.texts = {}, {}
+        counts = np.array(self.vocabulary.counts, dtype=np.int64)
+        self.unigrams, self.texts = ({EVERYBODY: unigrams(counts, self.subsample)} if counts.sum() else {}), {}
 
     def forward(self, message: Message, client: Client) -> None:
         """Bring the tables to the message's version."""
@@ -96,14 +98,12 @@ class Replica:
 
     def frequencies(self, client: Client) -> Unigrams:
         """By the counts of the vocabulary; where no counts were shared (the paper's rules), by the client's own."""
-        counts = np.array(self.vocabulary.counts, dtype=np.int64)
-        shared = bool(counts.sum())
-        key = -1 if shared else client.id
-        if key not in self.unigrams:
-            if not shared:
-                counts = np.bincount(self.text(client, "train", lambda: client.train).tokens, minlength=len(counts))
-            self.unigrams[key] = unigrams(counts, self.subsample)
-        return self.unigrams[key]
+        if EVERYBODY in self.unigrams:
+            return self.unigrams[EVERYBODY]
+        if client.id not in self.unigrams:
+            own = self.text(client, "train", lambda: client.train).tokens
+            self.unigrams[client.id] = unigrams(np.bincount(own, minlength=len(self.vocabulary)), self.subsample)
+        return self.unigrams[client.id]
 
     def base(self) -> Mapping[str, Floats]:
         return self.tables
