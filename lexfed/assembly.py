@@ -10,16 +10,13 @@ from lexfed.errors import ConfigError, DataError
 from lexfed.federation import Method
 from lexfed.methods.centralised import centralised
 from lexfed.methods.fedavg import fedavg, fedavg_finetune
-from lexfed.methods.federated_word2vec import federated_word2vec
 from lexfed.methods.fedevocab import fedevocab
 from lexfed.methods.fedprox import fedprox
 from lexfed.methods.fedrecon import fedrecon
 from lexfed.methods.lg_fedavg import lg_fedavg
 from lexfed.methods.local_only import local_only
 from lexfed.methods.parts import Parts
-from lexfed.methods.replica import Replica
 from lexfed.methods.training import Task
-from lexfed.methods.word2vec_scores import Scores, write_artifacts
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.model import Classifier
 from lexfed.models.transformer import load_encoder, resolve
@@ -60,6 +57,10 @@ def assemble(config: Config) -> Assembly:
 
 
 def _word_vectors(config: Config, people: Population) -> Assembly:
+    from lexfed.methods.federated_word2vec import federated_word2vec  # compiled code: only where it is used
+    from lexfed.methods.replica import Replica
+    from lexfed.methods.word2vec_scores import Scores, write_artifacts
+
     options = config.word2vec
     replica = Replica(options.dimension, options.subsample)
     sampler = sampling.build(config.cohort, len(people))

@@ -23,8 +23,8 @@ from lexfed.methods.fedprox import FedProx
 from lexfed.methods.fedrecon import FedRecon
 from lexfed.methods.lg_fedavg import LGFedAvg
 from lexfed.methods.local_only import LocalOnly
-from lexfed.methods.skipgram_training import Word2Vec
 from lexfed.methods.training import Train
+from lexfed.methods.word2vec_options import Word2Vec
 from lexfed.models.model import ModelOptions
 from lexfed.optim import ServerOptimizer
 from lexfed.privacy.sampling import Cohort

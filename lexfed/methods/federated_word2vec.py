@@ -27,7 +27,8 @@ from lexfed.methods import row_rules
 from lexfed.methods.agreement import Agreement, agree, handlers
 from lexfed.methods.replica import Replica, first_tables
 from lexfed.methods.row_rules import VERSION, RowRule, RowStep, changed_since
-from lexfed.methods.skipgram_training import Corner, Word2Vec, gradient, heldout_pairs, local_pass, stretch
+from lexfed.methods.skipgram_training import Corner, gradient, heldout_pairs, local_pass, stretch
+from lexfed.methods.word2vec_options import Word2Vec
 from lexfed.models.skipgram import INPUT
 from lexfed.params import ALL_SHARED
 from lexfed.privacy.sampling import Sampler

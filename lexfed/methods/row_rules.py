@@ -7,19 +7,18 @@ what is frequent: delta_row = sum_k delta_k,row / clip(count_row / cap, 1, nodes
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lexfed.errors import DivergedError
 from lexfed.kernels import add_rows, longest_sum
+from lexfed.methods.word2vec_options import Rule
 from lexfed.params import Params, Rows, Update
 from lexfed.privacy.mechanism import deltas
 from lexfed.seeds import Seed
 from lexfed.wire import Message
 
-Rule = Literal["add_rare", "mean", "row_mean", "row_cap", "row_adagrad"]
 VERSION, CHANGED, SQUARES = "version", "changed", "squares"
 LARGEST = 1e3  # the norm of a word vector in good health is below 20
 

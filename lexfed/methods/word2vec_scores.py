@@ -21,7 +21,8 @@ from lexfed.federation import Federation, ServerState
 from lexfed.methods.federated_word2vec import rows_message
 from lexfed.methods.replica import Replica, first_tables
 from lexfed.methods.row_rules import VERSION
-from lexfed.methods.skipgram_training import Corner, Pairs, Word2Vec, heldout_pairs, sgd_in_place, stretch
+from lexfed.methods.skipgram_training import Corner, Pairs, heldout_pairs, sgd_in_place, stretch
+from lexfed.methods.word2vec_options import Word2Vec
 from lexfed.metrics import embeddings
 from lexfed.models.skipgram import INPUT, OUTPUT, Floats, Text, Unigrams, unigrams
 from lexfed.seeds import derive

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.methods.skipgram_training import Corner, Pairs, Word2Vec, draw_batch, gather, gradient, local_pass
+from lexfed.methods.skipgram_training import Corner, Pairs, draw_batch, gather, gradient, local_pass
+from lexfed.methods.word2vec_options import Word2Vec
 from lexfed.models import skipgram
 from lexfed.models.skipgram import INPUT, OUTPUT, Text, unigrams
 from lexfed.params import Rows, Update
