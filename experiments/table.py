@@ -63,6 +63,8 @@ def cell(key: str, values: list[Any]) -> str:
 def table(figures: dict[str, list[dict[str, Any]]]) -> str:
     runs = [derived(run) for rows in figures.values() for run in rows]
     keys = [key for key in COLUMNS if any(run.get(key) is not None for run in runs)]
+    if "heldout_loss" not in keys:
+        keys = [key for key in keys if key != "vocabulary_size"]
     heads = ("row", "seeds", *(COLUMNS[key] for key in keys), "up per client and round", "seconds")
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name, rows in figures.items():

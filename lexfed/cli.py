@@ -233,7 +233,7 @@ def _console() -> "Console":
 
 RESULTS = (
     "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
-    "alone_heldout_loss", "wordsim353", "vocabulary_size", "bytes_up", "bytes_down", "seconds",
+    "alone_heldout_loss", "wordsim353", "bytes_up", "bytes_down", "seconds",
 )  # fmt: skip
 
 
