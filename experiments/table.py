@@ -3,11 +3,13 @@
     python experiments/table.py experiments/fedevocab/table4-sst2.toml [--seeds 0 1 2] [--rows NAME ...] [--workers 2]
 
 Runs go to runs/NAME/ROW-SEED; one that is finished is not run again, one that was killed is resumed. The figures are
-written beside the configuration, as CONFIG.results.json, and printed as a Markdown table.
+written beside the configuration, as CONFIG.results.json, and printed as a Markdown table. A setting `from=ROW/kept/000100`
+forks the run of that row with the same seed at a round that it kept.
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -22,8 +24,20 @@ COLUMNS = {
     "alone_heldout_loss": "best alone", "gain": "share of the gain, %", "better_off": "organisations better off",
     "wordsim353": "WordSim353", "centralised_wordsim353": "in one place", "vocabulary_size": "words",
     "single_source_words": "of one alone",
+    "word_perplexity": "perplexity per word", "worst_tenth_perplexity": "worst tenth of users",
+    "word_accuracy": "word accuracy", "tokens_per_word": "tokens per word", "oov_rate": "unknown words",
+    "unigram_kld": "KL divergence", "after_switch": "right after the switch",
 }  # fmt: skip
-PERCENT = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "unseen_accuracy", "macro_f1", "gain")
+PERCENT = (
+    "global_accuracy",
+    "local_accuracy",
+    "local_majority_accuracy",
+    "unseen_accuracy",
+    "macro_f1",
+    "gain",
+    "word_accuracy",
+    "oov_rate",
+)
 
 
 def run(config: Path, settings: list[str], seed: int, out: Path, workers: int) -> dict[str, Any]:
@@ -32,7 +46,7 @@ def run(config: Path, settings: list[str], seed: int, out: Path, workers: int) -
             arguments = [str(out), "--resume"]
         else:
             arguments = [str(config), "--out", str(out), "--set", f"seed={seed}"]
-            arguments += [word for setting in settings for word in ("--set", setting)]
+            arguments += [word for setting in settings for word in _option(setting, out, seed)]
         command = [sys.executable, "-m", "lexfed.cli", "run", *arguments, "--workers", str(workers)]
         print(out.name, flush=True)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -40,8 +54,17 @@ def run(config: Path, settings: list[str], seed: int, out: Path, workers: int) -
     return summary
 
 
+def _option(setting: str, out: Path, seed: int) -> tuple[str, str]:
+    if not setting.startswith("from="):
+        return "--set", setting
+    row, _, rest = setting.removeprefix("from=").partition("/")
+    return "--from", str(out.parent / f"{row.replace(' ', '_')}-{seed}" / rest)
+
+
 def derived(summary: dict[str, Any]) -> dict[str, Any]:
     """Of word vectors: how much of what centralised training gains over none, and who gained by joining."""
+    if summary.get("after_switch"):
+        return {**summary, "after_switch": summary["after_switch"]["word_perplexity"]}
     loss, central = summary.get("heldout_loss"), summary.get("centralised_heldout_loss")
     if loss is None or central is None:
         return summary
@@ -76,6 +99,34 @@ def table(figures: dict[str, list[dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+def figures_of(run: Path) -> dict[str, Any]:
+    """The summary, and of a language model the way there."""
+    summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
+    if summary.get("word_perplexity") is None:
+        return summary
+    records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    curve = [[r["round"], round(r["metrics"]["word_perplexity"], 2)] for r in records if r["metrics"]]
+    return {**summary, "curve": curve}
+
+
+def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
+    """Language models on the same test users: the ratio of two rows' perplexities, and its standard error over users."""
+    from lexfed.metrics.language import TextScore, paired_difference
+
+    rows = {name: [run for run in runs if run.get("users")] for name, runs in figures.items()}
+    lines = []
+    for name, runs in rows.items():
+        for other in [other for other in ("oracle", "baseline") if rows.get(other) and other != name]:
+            for run, base in zip(runs, rows[other], strict=False):
+                mine, theirs = ([TextScore(nll, words, 0, 0, 0) for nll, words in r["users"]] for r in (run, base))
+                difference, error = paired_difference(mine, theirs)
+                percent = 100 * (math.exp(difference) - 1)
+                lines.append(
+                    f"{name} against {other}, seed {run['seed']}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users"
+                )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
@@ -90,11 +141,12 @@ def main() -> None:
             if not options.rows or name in options.rows:
                 run(options.config, settings, seed, folder / f"{name.replace(' ', '_')}-{seed}", options.workers)
     figures = {
-        name: [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name.replace(' ', '_')}-[0-9]*/summary.json"))]
+        name: [figures_of(path.parent) for path in sorted(folder.glob(f"{name.replace(' ', '_')}-[0-9]*/summary.json"))]
         for name in rows
     }
     options.config.with_suffix(".results.json").write_text(json.dumps(figures, indent=1) + "\n")
     print(table(figures))
+    print(pairs(figures))
 
 
 if __name__ == "__main__":

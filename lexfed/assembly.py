@@ -21,8 +21,9 @@ from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.model import Classifier
 from lexfed.models.transformer import load_encoder, resolve
 from lexfed.params import Params
-from lexfed.privacy import sampling
-from lexfed.privacy.mechanism import NoPrivacy
+from lexfed.privacy import promise, sampling
+from lexfed.privacy.mechanism import Account, Mechanism
+from lexfed.privacy.promise import Promise
 from lexfed.seeds import Seed, derive, root, torch_generator
 from lexfed.vocabulary import vectors, word
 from lexfed.vocabulary.reading import SharedReader, initial_rows
@@ -37,6 +38,7 @@ class Assembly:
     population: Population
     method: Method
     tokenizer: Tokenizer
+    promise: Promise | None = None
 
 
 METHODS: Mapping[str, Callable[[Config, Parts, Tokenizer], Method]] = {
@@ -53,7 +55,36 @@ METHODS: Mapping[str, Callable[[Config, Parts, Tokenizer], Method]] = {
 
 def assemble(config: Config) -> Assembly:
     people = population.build(config.data, derive(root(config.seed), "data"))
-    return _word_vectors(config, people) if config.method == "federated_word2vec" else _classifier(config, people)
+    kinds = {"federated_word2vec": _word_vectors, "tokenizer_for_free": _language}
+    return kinds.get(config.method, _classifier)(config, people)
+
+
+def _language(config: Config, people: Population) -> Assembly:
+    from lexfed.methods import language_scores as scores  # the tokenizers' library: only where it is used
+    from lexfed.methods.heavy_hitting import handlers
+    from lexfed.methods.language import LanguageTask
+    from lexfed.methods.parts import loop
+    from lexfed.methods.tokenizer_for_free import tokenizer_for_free
+    from lexfed.methods.tokenizer_source import source
+    from lexfed.models import language
+
+    if people.unseen == 0:
+        raise ConfigError("a language model is scored on users who never train: set data.unseen above 0")
+    options, texts = config.tokenizer_for_free, config.tokenizer
+    mechanism, account, promised = _privacy(config)
+    model = language.build(config.language_model)
+    task = LanguageTask(model, config.language_model.context, config.train, texts, config.rounds)
+    sampler = sampling.build(config.cohort, len(people) // (2 if options.protocol == "from_scratch" else 1))
+    rounds = loop(sampler, mechanism, config.server, account)
+    method = tokenizer_for_free(task, options, rounds, mechanism, source(texts, config.heavy_hitters, people))
+    method = replace(
+        method,
+        client={**method.client, **handlers(config.heavy_hitters, texts)},
+        score=scores.LanguageScores(texts, people, config.evaluation, options.sample_words),
+        artifacts=scores.write_artifacts,
+        summarise=scores.switch_figures,
+    )
+    return Assembly(config, people, method, WordTokenizer(word.of_list((), size=1)), promised)
 
 
 def _word_vectors(config: Config, people: Population) -> Assembly:
@@ -61,6 +92,10 @@ def _word_vectors(config: Config, people: Population) -> Assembly:
     from lexfed.methods.replica import Replica
     from lexfed.methods.word2vec_scores import Scores, write_artifacts
 
+    if config.privacy.placement != "none":
+        raise ConfigError(
+            "word vectors are trained by organisations: noise per user has no meaning; see agreement.rule = 'dp'"
+        )
     options = config.word2vec
     replica = Replica(options.dimension, options.subsample)
     sampler = sampling.build(config.cohort, len(people))
@@ -71,6 +106,8 @@ def _word_vectors(config: Config, people: Population) -> Assembly:
 
 def _classifier(config: Config, people: Population) -> Assembly:
     people = people.sampled(config.evaluation.limit)
+    if len(people.common_test) == 0:
+        raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
     if people.classes == 0:
         raise DataError(f"{config.data.name} has no label column '{config.data.label}'; set data.label")
     if config.evaluation.split == "validation" and len(people.common_validation) == 0:
@@ -89,16 +126,28 @@ def _classifier(config: Config, people: Population) -> Assembly:
         init=_init(config, model, tokenizer, public),
     )
     alone = config.method in ("local_only", "centralised")  # whatever the cohort: everyone
+    mechanism, account, promised = _privacy(config)
+    if alone and promised is not None:
+        raise ConfigError(f"{config.method} sends nothing that noise could hide: set privacy.placement = 'none'")
     parts = Parts(
         task=task,
         sampler=sampling.Everyone() if alone else sampling.build(config.cohort, len(people)),
-        mechanism=NoPrivacy(),
+        mechanism=mechanism,
         optimizer=config.server,
         rounds=config.rounds,
         public=public,
         shared_words=config.vocabulary.size - 1,
+        account=account,
     )
-    return Assembly(config, people, METHODS[config.method](config, parts, tokenizer), tokenizer)
+    return Assembly(config, people, METHODS[config.method](config, parts, tokenizer), tokenizer, promised)
+
+
+def _privacy(config: Config) -> tuple[Mechanism, Account, Promise | None]:
+    if config.privacy.placement != "none" and config.train.upload != "fp32":
+        raise ConfigError(
+            "rounding would lengthen a clipped update: set train.upload = 'fp32', or privacy.placement = 'none'"
+        )
+    return promise.build(config.privacy, config.rounds, config.cohort.sampling)
 
 
 def _model(config: Config, classes: int) -> Classifier:

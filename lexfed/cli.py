@@ -220,7 +220,8 @@ def compare(
     from lexfed.rundir import RunDir
 
     directories = [RunDir(path) for path in runs]
-    _print_table(comparing.rows(directories, comparing.SHORT), ("run", *comparing.SHORT))
+    columns = comparing.known(directories, comparing.SHORT)
+    _print_table(comparing.rows(directories, columns), ("run", *columns))
     if out is not None:
         _console().print(f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False)
 
@@ -233,6 +234,7 @@ def _console() -> "Console":
 
 RESULTS = (
     "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
+    "word_perplexity", "tokens_per_word", "unigram_kld", "epsilon_this_run", "epsilon_deployment",
     "alone_heldout_loss", "wordsim353", "bytes_up", "bytes_down", "seconds",
 )  # fmt: skip
 
@@ -240,7 +242,7 @@ RESULTS = (
 def _print_results(runs: "list[RunDir]") -> None:
     from lexfed.report import compare
 
-    keys = tuple(key for key in RESULTS if any(run.summary().get(key) is not None for run in runs))
+    keys = compare.known(runs, RESULTS)
     console = _console()
     console.print()
     _print_table([row[1:] for row in compare.rows(runs, keys)], keys)

@@ -21,13 +21,18 @@ from lexfed.methods.fedavg import FineTune
 from lexfed.methods.fedevocab import FedeVocab
 from lexfed.methods.fedprox import FedProx
 from lexfed.methods.fedrecon import FedRecon
+from lexfed.methods.heavy_hitting import HeavyHitters
 from lexfed.methods.lg_fedavg import LGFedAvg
 from lexfed.methods.local_only import LocalOnly
+from lexfed.methods.tokenizer_for_free import TokenizerForFree
 from lexfed.methods.training import Train
 from lexfed.methods.word2vec_options import Word2Vec
+from lexfed.models.language import LanguageModelOptions
 from lexfed.models.model import ModelOptions
 from lexfed.optim import ServerOptimizer
+from lexfed.privacy.gaussian import Privacy
 from lexfed.privacy.sampling import Cohort
+from lexfed.vocabulary.learned import TokenizerOptions
 from lexfed.vocabulary.word import Words
 
 
@@ -38,6 +43,7 @@ class Config:
     name: str = "lexfed"
     seed: int = 0
     rounds: int = 10
+    keep: tuple[int, ...] = ()  # rounds whose checkpoint stays, to fork from
     method: Literal[
         "fedevocab",
         "fedavg",
@@ -48,15 +54,21 @@ class Config:
         "local_only",
         "centralised",
         "federated_word2vec",
+        "tokenizer_for_free",
     ] = "fedavg"
     data: Data = field(default_factory=Data)
     vocabulary: Words = field(default_factory=Words)
     agreement: Agreement = field(default_factory=Agreement)
     word2vec: Word2Vec = field(default_factory=Word2Vec)
     model: ModelOptions = field(default_factory=ModelOptions)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    language_model: LanguageModelOptions = field(default_factory=LanguageModelOptions)
+    tokenizer_for_free: TokenizerForFree = field(default_factory=TokenizerForFree)
+    heavy_hitters: HeavyHitters = field(default_factory=HeavyHitters)
     cohort: Cohort = field(default_factory=Cohort)
     train: Train = field(default_factory=Train)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
+    privacy: Privacy = field(default_factory=Privacy)
     evaluation: Evaluation = field(default_factory=Evaluation)
     fedevocab: FedeVocab = field(default_factory=FedeVocab)
     fedavg_finetune: FineTune = field(default_factory=FineTune)

@@ -28,6 +28,10 @@ class DivergedError(LexfedError):
     """Training left the numbers. What was good before it is kept."""
 
 
+class BudgetSpent(LexfedError):  # noqa: N818 - it is no fault: training ends here
+    """The next release would cost more privacy than was granted."""
+
+
 class CheckpointError(LexfedError):
     """A checkpoint that is damaged, missing or of another run."""
 

@@ -17,7 +17,7 @@ from lexfed.corpus.population import Client
 from lexfed.optim import Stepper
 from lexfed.params import ALL_SHARED, ParameterSplit, Params, Update, add_all
 from lexfed.privacy.accounting import Ledger
-from lexfed.privacy.mechanism import Mechanism
+from lexfed.privacy.mechanism import UNPAID, Account, Asked, Releaser
 from lexfed.privacy.sampling import Sampler
 from lexfed.seeds import Seed, derive
 from lexfed.wire import ClientId, Message, Meta, Verb, size, under, unpack, well_formed
@@ -128,21 +128,29 @@ class Rounds:
     """
 
     sampler: Sampler
-    mechanism: Mechanism
+    mechanism: Releaser
     optimizer: Stepper
     requests: Callable[[ServerState, Sequence[ClientId], int], Requests] = broadcast
+    account: Account = UNPAID
+    group: str = ""  # of users, where rounds are held with several that have nobody in common
+    since: int = 0  # the round that counts as the first: where cohorts are to be those of another run
     verb: Verb = "train"
     asks: int = 1  # exchanges between two states that are kept: FedSGD makes many
 
     def __call__(self, federation: Federation, state: ServerState, until: int, seed: Seed) -> Steps:
         while state.round < until:
-            here = derive(seed, "round", state.round)
+            here = derive(seed, "round", state.round - self.since)
             cohort = self.sampler.sample(federation.clients, derive(here, "cohort"))
             expected = self.sampler.expected_size(len(federation.clients))
             for ask in range(self.asks):
+                asked = Asked(cohort, expected, len(federation.clients), state.params, self.group)
+                state = replace(state, ledger=self.account.charge(state.ledger, asked, state.mechanism_state))
+                if self.account.ahead:  # paid for before it is released: a repeated round pays again
+                    state = replace(state, step=state.step + 1)
+                    yield state
                 total = federation.total(self.verb, self.requests(state, cohort, ask))
                 noise = derive(here, "noise", ask)
-                update, kept = self.mechanism.release(total.update, expected, state.mechanism_state, noise)
+                update, kept = self.mechanism.release(total.update, asked, state.mechanism_state, noise)
                 params, slots = self.optimizer.step(state.params, update, state.opt_state)
                 state = replace(state, params=params, opt_state=slots, mechanism_state=kept)
             state = replace(state, round=state.round + 1, step=state.step + 1)
@@ -174,6 +182,10 @@ Handler = Callable[[Message, Client, ClientState], tuple[Message, ClientState]]
 Score = Callable[[Federation, ServerState, bool], Mapping[str, Any]]
 
 
+def never(state: ServerState) -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Method:
     """Client half, server half, and the names that may never travel."""
@@ -188,6 +200,8 @@ class Method:
     artifacts: Callable[[ServerState, Path], None] | None = None
     # a simulation: clients of this machine hold by reference what the server holds; True: they did before a resume
     hold: Callable[[ServerState, bool], None] | None = None
+    summarise: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] | None = None  # figures of all records together
+    milestone: Callable[[ServerState], bool] = never  # states of which all figures are due, though no round has ended
     threads: bool = False  # its handlers hold no lock and share memory: workers are threads, not processes
 
     def split_for(self, verb: Verb) -> ParameterSplit:

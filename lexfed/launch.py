@@ -18,6 +18,8 @@ from lexfed.rundir import Record, RunDir
 from lexfed.runtime.store import Store
 from lexfed.session import Run, execute
 
+STATE_TABLES = ("data", "vocabulary", "model", "tokenizer", "language_model")  # what gives a state its meaning
+
 
 @dataclass(frozen=True)
 class How:
@@ -84,22 +86,24 @@ def _check_growth(before: Config, after: Config) -> None:
 
 def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
     """Copy records and client states up to another run's checkpoint; what a killed round left behind it is not copied."""
-    origin = RunDir(source.parent if source.name == "checkpoint" else source)
+    kept_round = source.parent.name == "kept"
+    origin = RunDir(source.parents[1] if kept_round else source.parent if source.name == "checkpoint" else source)
     if not (origin.path / "config.toml").is_file():
-        raise CheckpointError(f"{source} is not a run: --from wants a run directory or its checkpoint/")
+        raise CheckpointError(f"{source} is not a run: --from wants a run directory, its checkpoint/ or its kept/ROUND")
+    folder = source if kept_round else origin.checkpoint
     with origin.lock():
-        kept = checkpoint.load(origin.checkpoint)
+        kept = checkpoint.load(folder)
         for key in config.differences(origin.config(), assembly.config):
             # what gives the state its meaning must be the same in both
-            if key in ("method", "seed") or key.split(".")[0] in ("data", "vocabulary", "model"):
+            if key in ("method", "seed") or key.split(".")[0] in STATE_TABLES:
                 raise CheckpointError(f"{source} is of another experiment: its {key} differs")
         if kept.state.round >= assembly.method.rounds:
             raise CheckpointError(f"{source} has {kept.state.round} rounds already: ask for more than that")
         unfinished = rundir.create(out.with_name(f".{out.name}.fork"), assembly.config)
         for record in origin.records():
-            if record["round"] <= kept.state.round:
+            if record["step"] <= kept.state.step:
                 unfinished.append(record)
-        Store(origin.clients).copy_before(kept.state.step, Store(unfinished.clients))
+        Store(folder / "clients").copy_before(kept.state.step, Store(unfinished.clients))
         ours = Checkpoint(kept.state, kept.closes_round, kept.tally, config.fingerprint(assembly.config))
         checkpoint.save(unfinished.checkpoint, ours)
         unfinished.path.rename(out)  # a fork is there as a whole, or not at all
@@ -127,6 +131,10 @@ def _run(run: Run, how: How) -> RunDir:
     if summary["stopped"] == "diverged":
         why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
         console.print(f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False)
+    elif summary["stopped"] == "budget":
+        console.print(f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False)
+    if summary["privacy"]:
+        console.print(summary["privacy"], soft_wrap=True, highlight=False)
     page.write(run.directory)
     return run.directory
 

@@ -26,7 +26,7 @@ Record = dict[str, Any]  # one line of rounds.jsonl
 SUMMARY_KEYS = (
     "name", "method", "seed", "rounds", "clients", "seconds", "stopped",
     "bytes_up", "bytes_down", "bytes_up_per_client_round", "parameters_shared", "parameters_private",
-    "epsilon_this_run", "epsilon_deployment", "delta",
+    "epsilon_this_run", "epsilon_deployment", "delta", "privacy", "ledger",
     "global_accuracy", "global_accuracy_mean", "local_accuracy", "local_majority_accuracy", "macro_f1", "unseen_accuracy",
     "global_accuracy_interval", "global_accuracy_spread", "local_accuracy_interval", "local_accuracy_spread",
     "vocabulary_size", "single_source_words", "heldout_loss", "centralised_heldout_loss", "alone_heldout_loss",
@@ -34,6 +34,7 @@ SUMMARY_KEYS = (
     "wordsim353_found", "simlex999_found", "analogies", "analogies_asked", "centralised_wordsim353", "neighbour_overlap",
     "organisations", "reason",
     "word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "tokenizer_switches", "before_switch",
+    "word_perplexity_interval", "worst_tenth_perplexity", "test_users", "after_switch", "users", "sample",
 )  # fmt: skip
 
 
@@ -48,6 +49,10 @@ class RunDir:
     @property
     def clients(self) -> Path:
         return self.checkpoint / "clients"
+
+    def kept(self, round: int) -> Path:
+        """The checkpoint of a round that `keep` names: runs can be forked from it."""
+        return self.path / "kept" / f"{round:06d}"
 
     @property
     def artifacts(self) -> Path:
@@ -73,9 +78,9 @@ class RunDir:
             return []
         return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
-    def truncate(self, rounds: int) -> list[Record]:
-        """Keep the records up to this round: what came after the checkpoint will happen again."""
-        kept = [record for record in self.records() if record["round"] <= rounds]
+    def truncate(self, step: int) -> list[Record]:
+        """Keep the records up to this step: what came after the checkpoint will happen again."""
+        kept = [record for record in self.records() if record["step"] <= step]
         write_atomically(self.path / "rounds.jsonl", "".join(json.dumps(record) + "\n" for record in kept).encode())
         return kept
 

@@ -18,12 +18,13 @@ from lexfed import checkpoint
 from lexfed.assembly import Assembly
 from lexfed.checkpoint import Checkpoint
 from lexfed.config import fingerprint
-from lexfed.errors import DivergedError
+from lexfed.errors import BudgetSpent, DivergedError
 from lexfed.federation import Federation, ServerState
 from lexfed.files import write_atomically
 from lexfed.memory import give_back, return_large_blocks
 from lexfed.methods.evaluation import evaluate
 from lexfed.params import count
+from lexfed.privacy.accounting import to_json
 from lexfed.rundir import Record, RunDir
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded
@@ -68,9 +69,9 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
     start = run.start or Checkpoint(ServerState())
     state, tally, stopped = start.state, Tally(**start.tally), "finished"
     federation = metered(runtime, tally)
-    records = run.directory.truncate(state.round)
+    records = run.directory.truncate(state.step)
     if start.closes_round:
-        if not records or records[-1]["round"] < state.round:  # killed between checkpoint and record
+        if not records or records[-1]["step"] < state.step:  # killed between checkpoint and record
             yield _record(run, federation, state, tally)
         tally.reset()
     hold = run.assembly.method.hold
@@ -78,31 +79,41 @@ def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:
         hold(state, True)
     server = run.assembly.method.server(federation, derive(root(run.assembly.config.seed), "server"), state)
     started = time.perf_counter()
-    for after in _until_divergence(server):
+    for after in _until_it_ends(server):
         tally.seconds += time.perf_counter() - started
+        if isinstance(after, BudgetSpent):
+            stopped = f"budget: {after}"
+            break
         if isinstance(after, DivergedError) or _diverged(after, tally):
             stopped = f"diverged: {after}" if isinstance(after, DivergedError) else "diverged"
             state = checkpoint.load(run.directory.checkpoint).state  # the last good state stays, whatever was done in place
             break
-        closes_round, state = after.round > state.round, after
+        closes_round = after.round > state.round
+        due = closes_round or (after.done != state.done and run.assembly.method.milestone(after))
+        state = after
         give_back()
         if hold is not None:
             hold(state, False)
         # before anything derived from the state leaves this process
-        kept = Checkpoint(state, closes_round, asdict(tally), fingerprint(run.assembly.config))
+        kept = Checkpoint(state, due, asdict(tally), fingerprint(run.assembly.config))
         checkpoint.save(run.directory.checkpoint, kept)
-        if closes_round:
+        if closes_round and state.round in run.assembly.config.keep:
+            checkpoint.save(run.directory.kept(state.round), kept)
+            Store(run.directory.clients).copy_before(state.step, Store(run.directory.kept(state.round) / "clients"))
+        if due:
             yield _record(run, federation, state, tally)
             tally.reset()
         started = time.perf_counter()
     _write_artifacts(run, state)
-    _write_summary(run, state, stopped)
+    # who stops early has not been scored as at the end
+    last = _scores(run, federation, state, last=True) if stopped.startswith("budget") and state.params else None
+    _write_summary(run, state, stopped, last)
 
 
-def _until_divergence(server: Iterator[ServerState]) -> Iterator[ServerState | DivergedError]:
+def _until_it_ends(server: Iterator[ServerState]) -> Iterator[ServerState | DivergedError | BudgetSpent]:
     try:
         yield from server
-    except DivergedError as error:
+    except (DivergedError, BudgetSpent) as error:
         yield error
 
 
@@ -115,16 +126,17 @@ def _diverged(state: ServerState, tally: Tally) -> bool:
 def _record(run: Run, federation: Federation, state: ServerState, tally: Tally) -> Record:
     """The line of this round: what was counted, and scores if they are due."""
     started = time.perf_counter()
-    scores = _scores(run, federation, state)
+    method, kept = run.assembly.method, run.assembly.config.keep
+    last = state.round == method.rounds or state.round in kept or method.milestone(state)
+    scores = _scores(run, federation, state, last)
     tally.evaluation_seconds = time.perf_counter() - started
-    record = {"round": state.round, **asdict(tally), "metrics": scores}
+    record = {"round": state.round, "step": state.step, **asdict(tally), "ledger": to_json(state.ledger), "metrics": scores}
     run.directory.append(record)
     return record
 
 
-def _scores(run: Run, federation: Federation, state: ServerState) -> Figures:
+def _scores(run: Run, federation: Federation, state: ServerState, last: bool) -> Figures:
     evaluation, people, score = run.assembly.config.evaluation, run.assembly.population, run.assembly.method.score
-    last = state.round == run.assembly.method.rounds
     if score is not None:
         due = last or (evaluation.every and state.round % evaluation.every == 0)
         return dict(score(federation, state, last)) if due else {}
@@ -154,10 +166,10 @@ def _common_words(run: Run) -> int | None:
     return size if size > 1 else None
 
 
-def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
+def _write_summary(run: Run, state: ServerState, stopped: str, last: Figures | None) -> None:
     config, records = run.assembly.config, run.directory.records()
     up, clients = sum(r["bytes_up"] for r in records), sum(r["clients"] for r in records)
-    scores: dict[str, Any] = dict(records[-1]["metrics"]) if records else {}
+    scores: Figures = last if last is not None else dict(records[-1]["metrics"]) if records else {}
     run.directory.write_summary(
         {"vocabulary_size": _common_words(run)}
         | {key: value for key, value in scores.items() if key != "scored_clients"}
@@ -175,4 +187,21 @@ def _write_summary(run: Run, state: ServerState, stopped: str) -> None:
             "bytes_up_per_client_round": up / clients if clients else None,
             "parameters_shared": count(state.params),
         }
+        | _privacy(run, state)
+        | dict(run.assembly.method.summarise(records) if run.assembly.method.summarise else {})
     )
+
+
+def _privacy(run: Run, state: ServerState) -> Figures:
+    """What was spent, against whom it holds, and where that ends."""
+    promise = run.assembly.promise
+    if promise is None:
+        return {}
+    this_run, deployment = promise.epsilons(state.ledger)
+    return {
+        "epsilon_this_run": this_run,
+        "epsilon_deployment": deployment,
+        "delta": promise.delta,
+        "privacy": promise.words(this_run, deployment),
+        "ledger": to_json(state.ledger),
+    }

@@ -42,18 +42,19 @@ class Names:
 
 # Every request carries the server's clock: the step of its state, and the number of the ask within that step.
 CLOCK = ("step", "ask", "round")
+_BOUND = ("clip", "limit")  # how long an update may be, and from where on the server does not take it
 _ROWS = ("since", "version", "rows", "width")  # rows that changed since which version, and the shape of their table
 
 # Each verb: what goes down, what comes up. Decoders, the outgoing policy and the fuzzers read this table.
 VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
     "train": {
-        "down": Names(arrays=("model/",), meta=CLOCK),
-        "up": Names(arrays=("delta/", "weight", "loss")),
+        "down": Names(arrays=("model/",), meta=(*CLOCK, *_BOUND), blobs=("tokenizer",)),
+        "up": Names(arrays=("delta/", "weight", "loss", "unclipped")),
     },
     # LG-FedAvg: a warm start in which everything travels, then the lower layers, handed out once
     "warm": {
-        "down": Names(arrays=("model/",), meta=CLOCK),
-        "up": Names(arrays=("delta/", "weight", "loss")),
+        "down": Names(arrays=("model/",), meta=(*CLOCK, *_BOUND), blobs=("tokenizer",)),
+        "up": Names(arrays=("delta/", "weight", "loss", "unclipped")),
     },
     "install": {
         "down": Names(arrays=("start/",), meta=CLOCK),
@@ -80,8 +81,11 @@ VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
         "down": Names(arrays=("rows/",), meta=(*CLOCK, *_ROWS)),
         "up": Names(arrays=("delta/", "weight", "loss", "nodes")),
     },
+    # frequent words of users: noisy rows of a sketch of their words, or votes for the prefixes of words
+    "sketch": {"down": Names(meta=CLOCK, blobs=("words",)), "up": Names(arrays=("rows", "bits"))},
+    "vote": {"down": Names(meta=(*CLOCK, "level"), blobs=("words",)), "up": Names(blobs=("vote",))},
     "evaluate": {
-        "down": Names(arrays=("model/", "rows/"), meta=(*CLOCK, *_ROWS, "split")),
+        "down": Names(arrays=("model/", "rows/"), meta=(*CLOCK, *_ROWS, "split"), blobs=("tokenizer",)),
         "up": Names(
             arrays=(
                 "accuracy",
@@ -94,6 +98,11 @@ VERBS: Mapping[Verb, Mapping[Direction, Names]] = {
                 "parameters_private",
                 "heldout_loss",
                 "pairs",
+                "nll",
+                "words",
+                "tokens",
+                "right",
+                "oov",
             )
         ),
     },
@@ -128,6 +137,8 @@ def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
         check(verb, "up", reply)
     except WireError:
         return False
+    if "clip" in request.meta and not _bounded(request, reply):
+        return False
     if verb in _LISTS:
         return all(value.ndim == (2 if name == "hashes" else 1) for name, value in reply.arrays.items()) and (
             len({len(value) for value in reply.arrays.values()}) <= 1
@@ -148,6 +159,17 @@ def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
         if model is None or (part in ("", "fp16", "int8") and model.shape != value.shape):
             return False
     return True
+
+
+def _bounded(request: Message, reply: Message) -> bool:
+    """Under differential privacy: numbers, no longer than they may be, and nothing beside them but a centred bit."""
+    square = 0.0
+    for name, value in reply.arrays.items():
+        if name.startswith("delta/") and "#" not in name and value.is_floating_point():
+            square += float(value.double().square().sum())
+        elif name != "unclipped" or value.ndim != 0 or abs(float(value)) != 0.5:
+            return False
+    return square <= float(request.meta.get("limit", 1e30)) ** 2  # no number is not below anything
 
 
 def _well_formed_rows(base: str, request: Message, reply: Message) -> bool:

@@ -23,7 +23,7 @@ class Data:
     partition: Literal["iid", "dirichlet", "user", "source", "quantity"] = "dirichlet"
     alpha: float = 1.0  # dirichlet, quantity: smaller is more skewed
     prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
-    test: float = 0.2  # share held out as the common test set, where the data has no split of its own
+    test: float = 0.2  # share held out as the common test set, where the data has no split of its own; 0: none
     test_of: Literal["all", "each"] = "all"  # each: every client holds out this share of its own texts instead
     sourceless: Literal["drop", "share"] = "drop"  # source: texts that name none; share: evenly among the clients
     validation: float = 0.1  # share of the training texts kept apart to choose options on, where it has no such split
@@ -42,8 +42,6 @@ class Data:
         for name in ("test", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} is a share: at least 0 and below 1")
-        if not self.test > 0:
-            raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
         for name in ("limit", "classes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} must be at least 1")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps, once
+from lexfed.federation import ClientState, Federation, Method, ServerState, Steps, once
 from lexfed.methods.evaluation import Adapt, evaluator
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import Local, LocalUpdate, nothing_private, plain_update, train, trainer
@@ -31,7 +31,7 @@ def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:
             return replace(s, params=split.shared(parts.task.init(derive(seed, "init"))))
 
         state = yield from once(state, "init", init)
-        rounds = Rounds(parts.sampler, parts.mechanism, parts.optimizer)
+        rounds = parts.loop()
         return (yield from rounds(federation, state, until=parts.rounds, seed=seed))
 
     return server
@@ -41,7 +41,9 @@ def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None 
     """`update` is for methods that train otherwise, `adapt` for those that do something before they use the model."""
     return Method(
         client={
-            "train": trainer(parts.task, ALL_SHARED, nothing_private, update or plain_update(parts.task), parts.mechanism),
+            "train": trainer(
+                parts.task.options, ALL_SHARED, nothing_private, update or plain_update(parts.task), parts.mechanism
+            ),
             "evaluate": evaluator(parts.task, ALL_SHARED, nothing_private, adapt),
         },
         server=averaging(parts, ALL_SHARED),

@@ -76,7 +76,7 @@ def fedevocab(parts: Parts, options: FedeVocab) -> Method:
 
     return Method(
         client={
-            "train": trainer(task, split, table.start, update, parts.mechanism),
+            "train": trainer(task.options, split, table.start, update, parts.mechanism),
             "evaluate": evaluator(task, split, table.start, adapt if options.adaptive else None, table.reader),
         },
         server=averaging(parts, split),

@@ -107,7 +107,7 @@ def fedrecon(parts: Parts, options: FedRecon, tokens: Sequence[str]) -> Method:
 
     return Method(
         client={
-            "train": trainer(task, split, nothing_private, update, parts.mechanism),
+            "train": trainer(task.options, split, nothing_private, update, parts.mechanism),
             "evaluate": evaluator(task, split, nothing_private, adapt),
         },
         server=averaging(replace(parts, task=task), split),

@@ -18,7 +18,7 @@ import torch
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps, once, request
+from lexfed.federation import ClientState, Federation, Method, ServerState, Steps, once, request
 from lexfed.methods.evaluation import evaluator
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import nothing_private, plain_update, trainer
@@ -70,7 +70,7 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
             return replace(s, params=split.shared(s.params), opt_state={})
 
         state = yield from once(state, "init", lambda s: replace(s, params=task.init(derive(seed, "init"))))
-        rounds = Rounds(parts.sampler, parts.mechanism, parts.optimizer)
+        rounds = parts.loop()
         warm = min(options.warm, parts.rounds)
         state = yield from replace(rounds, verb="warm")(federation, state, until=warm, seed=seed)
         state = yield from once(state, "cut", cut)
@@ -78,9 +78,9 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
 
     return Method(
         client={
-            "warm": trainer(task, ALL_SHARED, nothing_private, update, parts.mechanism),
+            "warm": trainer(task.options, ALL_SHARED, nothing_private, update, parts.mechanism),
             "install": install,
-            "train": trainer(task, split, start, update, parts.mechanism),
+            "train": trainer(task.options, split, start, update, parts.mechanism),
             "evaluate": evaluator(task, split, start, interpolate if options.interpolation < 1 else None),
         },
         server=server,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Method, Rounds, ServerState, Steps
+from lexfed.federation import ClientState, Federation, Method, ServerState, Steps
 from lexfed.methods.evaluation import evaluator
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import plain_update, trainer
@@ -35,12 +35,12 @@ def local_only(parts: Parts, options: LocalOnly) -> Method:
         return ClientState(task.init(derive(client.secret, "init")))
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
-        rounds = Rounds(Everyone(), parts.mechanism, parts.optimizer)
+        rounds = replace(parts, sampler=Everyone()).loop()
         return (yield from rounds(federation, state, until=options.epochs, seed=seed))
 
     return Method(
         client={
-            "train": trainer(task, ALL_PRIVATE, start, plain_update(task), parts.mechanism),
+            "train": trainer(task.options, ALL_PRIVATE, start, plain_update(task), parts.mechanism),
             "evaluate": evaluator(task, ALL_PRIVATE, start),
         },
         server=server,

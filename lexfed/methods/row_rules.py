@@ -15,9 +15,8 @@ from lexfed.errors import DivergedError
 from lexfed.kernels import add_rows, longest_sum
 from lexfed.methods.word2vec_options import Rule
 from lexfed.params import Params, Rows, Update
-from lexfed.privacy.mechanism import deltas
+from lexfed.privacy.mechanism import Asked, deltas
 from lexfed.seeds import Seed
-from lexfed.wire import Message
 
 VERSION, CHANGED, SQUARES = "version", "changed", "squares"
 LARGEST = 1e3  # the norm of a word vector in good health is below 20
@@ -43,10 +42,7 @@ class RowRule:
     rule: Rule
     cap: float
 
-    def bound(self, delta: Params, examples: int, loss: float, message: Message) -> Update:
-        raise NotImplementedError("sparse updates carry their counts with them")
-
-    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Update, Params]:
+    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
         version = state[VERSION] + 1
         kept, update = {**state, VERSION: version}, {}
         for name, rows in deltas(total).items():

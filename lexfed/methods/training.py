@@ -1,9 +1,9 @@
 """What a client does when it is asked to train: local epochs, and the handler around them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -12,7 +12,7 @@ from torch import Tensor
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
 from lexfed.federation import ClientState, Handler
-from lexfed.models.model import Classifier, Example, shuffled
+from lexfed.models.model import Batch, Classifier, Example, shuffled
 from lexfed.params import ParameterSplit, Params
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.seeds import Seed, derive, torch_generator
@@ -91,25 +91,38 @@ class Local:
     adjustment: Tensor | None = None  # (C,) added to the logits
 
 
+B = TypeVar("B", bound=Sized)
+Epoch = Callable[[Seed], Iterator[B]]  # the batches of one epoch, in an order of its own
+Loss = Callable[[Params, B, Seed], Tensor]  # the mean over a batch; the seed is dropout's
+
+
 def train(task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed) -> Trained:
+    """Local epochs of a classifier."""
+    shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
+
+    def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
+        return F.cross_entropy(task.model.logits(leaves, batch, dropout) + shift, batch.labels)
+
+    return descend(params, lambda here: shuffled(examples, task.options.batch, here), loss, task.options, local, seed)
+
+
+def descend(params: Params, epoch: Epoch[B], loss: Loss[B], options: Train, local: Local, seed: Seed) -> Trained:
     """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as they are."""
     rates = {name: local.rate(name) for name in params}
     leaves = {name: value.clone().requires_grad_() if rates[name] else value for name, value in params.items()}
     groups = [{"params": [leaves[n]], "lr": rate * local.lr} for n, rate in rates.items() if rate]
-    optimizer = _optimizer(task.options, groups)
-    shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
+    optimizer = _optimizer(options, groups)
     loss_sum, met = 0.0, 0
-    for epoch in range(local.epochs):
-        here, loss_sum, met = derive(seed, "epoch", epoch), 0.0, 0
-        for number, batch in enumerate(islice(shuffled(examples, task.options.batch, here), local.steps)):
+    for number in range(local.epochs):
+        here, loss_sum, met = derive(seed, "epoch", number), 0.0, 0
+        for place, batch in enumerate(islice(epoch(here), local.steps)):
             optimizer.zero_grad()
-            logits = task.model.logits(leaves, batch, derive(here, "dropout", number))
-            loss = F.cross_entropy(logits + shift, batch.labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            mean = loss(leaves, batch, derive(here, "dropout", place))
+            mean.backward()  # type: ignore[no-untyped-call]
             if local.mu:
                 _pull(leaves, params, local.mu)
             optimizer.step()
-            loss_sum, met = loss_sum + loss.item() * len(batch.labels), met + len(batch.labels)
+            loss_sum, met = loss_sum + mean.item() * len(batch), met + len(batch)
     return Trained({name: value.detach() for name, value in leaves.items()}, loss_sum / max(met, 1))
 
 
@@ -131,7 +144,7 @@ Start = Callable[[Client], ClientState]
 LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]
 
 
-def trainer(task: Task, split: ParameterSplit, start: Start, update: LocalUpdate, mechanism: Mechanism) -> Handler:
+def trainer(options: Train, split: ParameterSplit, start: Start, update: LocalUpdate, mechanism: Mechanism) -> Handler:
     """Answer `train`: assemble the model, update it, send how the shared part moved, keep the private part."""
 
     def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
@@ -140,8 +153,9 @@ def trainer(task: Task, split: ParameterSplit, start: Start, update: LocalUpdate
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
         after = update(split.join(shared, state.params), client, state, message, seed)
         delta = {name: after.params[name] - value for name, value in shared.items()}
-        bounded = mechanism.bound(delta, after.texts or len(client.train), after.loss, message)
-        reply = Message(pack(bounded, task.options.upload, torch_generator(derive(seed, "rounding"))))
+        texts = after.texts or len(client.train)
+        bounded = mechanism.bound(delta, texts, after.loss, message, derive(seed, "bound"))
+        reply = Message(pack(bounded, options.upload, torch_generator(derive(seed, "rounding"))))
         return reply, ClientState(split.private(after.params), state.blobs)
 
     return handle

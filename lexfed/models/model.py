@@ -46,6 +46,9 @@ class Batch:
     lengths: Tensor  # (B,) int64
     labels: Tensor  # (B,) int64
 
+    def __len__(self) -> int:
+        return len(self.labels)
+
 
 class Classifier(Protocol):
     def init(self, vocab_size: int, seed: Seed) -> Params: ...

@@ -5,6 +5,7 @@ read with a tighter accountant later. An epsilon counts for one unit (a user, a 
 those who see what was released; neighbours differ by one unit, added or removed.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -38,8 +39,21 @@ class SampledGaussian:
             raise PrivacyError(f"a sampling probability is above 0 and at most 1, not {self.probability:g}")
 
 
-Event = Gaussian | SampledGaussian
-KINDS: Mapping[str, type[Gaussian] | type[SampledGaussian]] = {"gaussian": Gaussian, "sampled_gaussian": SampledGaussian}
+@dataclass(frozen=True)
+class Pure:
+    """An answer of which any two units' laws are within e^epsilon of each other: local randomisation."""
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0:
+            raise PrivacyError("a randomiser's epsilon must be above 0")
+
+
+Event = Gaussian | SampledGaussian | Pure
+KINDS: Mapping[str, type[Gaussian] | type[SampledGaussian] | type[Pure]] = {
+    "gaussian": Gaussian, "sampled_gaussian": SampledGaussian, "pure": Pure
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,40 +62,60 @@ class Release:
     event: Event
     count: int = 1  # times in a row
     delta: float = 0.0  # of each, beside the event's: the chance that more was released than it says
+    group: str = ""  # of units, where they are parted: what is released about one group costs the others nothing
 
 
 Ledger = tuple[Release, ...]
 
 
-def charge(ledger: Ledger, unit: Unit, event: Event, delta: float = 0.0) -> Ledger:
+def charge(ledger: Ledger, unit: Unit, event: Event, delta: float = 0.0, group: str = "") -> Ledger:
     """One release more. The same one again only counts: five thousand rounds are one entry."""
     last = ledger[-1] if ledger else None
-    if last is not None and (last.unit, last.event, last.delta) == (unit, event, delta):
+    if last is not None and (last.unit, last.event, last.delta, last.group) == (unit, event, delta, group):
         return (*ledger[:-1], replace(last, count=last.count + 1))
-    return (*ledger, Release(unit, event, 1, delta))
+    return (*ledger, Release(unit, event, 1, delta, group))
+
+
+LARGE = 50.0  # an epsilon above it promises nothing, and PLD may take for ever to find it
 
 
 def epsilon(ledger: Ledger, unit: Unit, delta: float, accountant: Literal["pld", "rdp"] = "pld") -> float:
-    """The epsilon of all releases about this unit together, at this delta. `rdp` is faster and looser than `pld`."""
+    """The epsilon of all releases about this unit together, at this delta. `rdp` is faster and looser than `pld`.
+
+    No unit is in two groups, so the dearest group is what anybody pays. Where RDP says more than 50, its figure stands.
+    """
+    own = [release for release in ledger if release.unit == unit]
+    groups = {release.group for release in own} or {""}
+    return max(_dearest([r for r in own if r.group in ("", group)], delta, accountant) for group in groups)
+
+
+def _dearest(own: Sequence[Release], delta: float, accountant: Literal["pld", "rdp"]) -> float:
+    rough = _composed(own, delta, "rdp")
+    return rough if accountant == "rdp" or rough > LARGE else _composed(own, delta, "pld")
+
+
+def _composed(own: Sequence[Release], delta: float, accountant: Literal["pld", "rdp"]) -> float:
     import dp_accounting  # a second and a half: only who asks for an epsilon waits
     from dp_accounting import pld, rdp
 
-    own = [release for release in ledger if release.unit == unit]
-    if not own:
-        return 0.0
+    logging.getLogger("absl").setLevel(logging.ERROR)  # it tells of every order of Renyi's that it leaves out
+
+    pure = sum(release.count * release.event.epsilon for release in own if isinstance(release.event, Pure))
+    noisy = [(release.event, release.count) for release in own if not isinstance(release.event, Pure)]
     left = delta - sum(release.count * release.delta for release in own)
-    if left <= 0:
+    if left <= 0 and own:
         return float("inf")
+    if not noisy:
+        return pure
     # whatever the accountant: add or remove one
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    make = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant]
-    total = make(neighboring_relation=relation)
-    for release in own:
-        event = dp_accounting.GaussianDpEvent(release.event.noise)
-        if isinstance(release.event, SampledGaussian):
-            event = dp_accounting.PoissonSampledDpEvent(release.event.probability, event)
-        total.compose(event, release.count)
-    return float(total.get_epsilon(left))
+    total = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant](neighboring_relation=relation)
+    for event, count in noisy:
+        noise = dp_accounting.GaussianDpEvent(event.noise)
+        if isinstance(event, SampledGaussian):
+            noise = dp_accounting.PoissonSampledDpEvent(event.probability, noise)
+        total.compose(noise, count)
+    return pure + float(total.get_epsilon(left))
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
@@ -95,7 +129,15 @@ def to_json(ledger: Ledger) -> list[dict[str, Any]]:
     """Plain numbers and names: a ledger is read back without running anything that it says."""
     names = {kind: name for name, kind in KINDS.items()}
     return [
-        {"unit": r.unit, "event": names[type(r.event)], **vars(r.event), "count": r.count, "delta": r.delta} for r in ledger
+        {
+            "unit": r.unit,
+            "event": names[type(r.event)],
+            **vars(r.event),
+            "count": r.count,
+            "delta": r.delta,
+            **({"group": r.group} if r.group else {}),
+        }
+        for r in ledger
     ]
 
 
@@ -108,10 +150,13 @@ def _release(entry: Mapping[str, Any]) -> Release:
     try:
         fields = dict(entry)
         unit, name, count, delta = (fields.pop(key) for key in ("unit", "event", "count", "delta"))
+        group = fields.pop("group", "")
         event = KINDS[name](**{key: float(value) for key, value in fields.items()})
-        good = unit in get_args(Unit) and type(count) is int and count > 0 and 0 <= float(delta) < 1
+        good = (
+            unit in get_args(Unit) and isinstance(group, str) and type(count) is int and count > 0 and 0 <= float(delta) < 1
+        )
     except (KeyError, TypeError, ValueError, PrivacyError) as error:
         raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}") from error
     if not good:
         raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}")
-    return Release(unit, event, count, float(delta))
+    return Release(unit, event, count, float(delta), group)

@@ -1,5 +1,6 @@
 """What a client does to its update before it leaves, and the server to the sum before it is used."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -7,38 +8,86 @@ import torch
 from torch import Tensor
 
 from lexfed.params import Params, Rows, Update
+from lexfed.privacy.accounting import Ledger
 from lexfed.seeds import Seed
-from lexfed.wire import Message, under
+from lexfed.wire import ClientId, Message, Meta, under
 
 
-class Mechanism(Protocol):
-    def bound(self, delta: Params, examples: int, loss: float, message: Message) -> Update:
+@dataclass(frozen=True)
+class Asked:
+    """The exchange that a sum is of."""
+
+    cohort: Sequence[ClientId]
+    expected: float  # how many the sampler aims at
+    population: int  # how many it draws from
+    model: Params  # whose parameters the sum moves: noise is made for all of them, whoever answered
+    group: str = ""  # which of several groups of users takes part, where no user is in two
+
+
+class Releaser(Protocol):
+    """The server's half: all that a round needs."""
+
+    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
+        """The step that the sum stands for, and the mechanism's next state."""
+
+
+class Mechanism(Releaser, Protocol):
+    """Both halves."""
+
+    def tell(self, state: Params) -> Mapping[str, Meta]:
+        """What clients are told beside the model."""
+
+    def bound(self, delta: Params, examples: int, loss: float, message: Message, seed: Seed) -> Update:
         """Client: the update to send. Every entry adds up over clients."""
 
-    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Update, Params]:
-        """Server: the step that the sum stands for, and the mechanism's next state."""
+
+class Account(Protocol):
+    """Who pays for what is released."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether the charged ledger must be kept before anything is released."""
+
+    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
+        """The ledger with this exchange in it; `BudgetSpent` if it can't be paid for."""
 
 
 @dataclass(frozen=True)
 class NoPrivacy:
     """Example weights, p_k = n_k / sum n: clients send n_k * delta_k and n_k, the server divides the sums."""
 
-    def bound(self, delta: Params, examples: int, loss: float, message: Message) -> Update:
+    def tell(self, state: Params) -> Mapping[str, Meta]:
+        return {}
+
+    def bound(self, delta: Params, examples: int, loss: float, message: Message, seed: Seed) -> Update:
         weight = torch.tensor(float(examples))
         weighted = {name: value * weight for name, value in delta.items()}
         return {**under("delta", weighted), "weight": weight, "loss": torch.tensor(loss) * weight}
 
-    def release(self, total: Update, expected: float, state: Params, noise: Seed) -> tuple[Update, Params]:
+    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
         if not total:  # nobody came: no step
             return {}, state
-        return {name: _dense(value) / _dense(total["weight"]) for name, value in deltas(total).items()}, state
+        return {name: dense(value) / dense(total["weight"]) for name, value in deltas(total).items()}, state
+
+
+@dataclass(frozen=True)
+class Unpaid:
+    """Nothing is promised, so nothing is charged."""
+
+    ahead: bool = False
+
+    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
+        return ledger
+
+
+UNPAID = Unpaid()
 
 
 def deltas(update: Update) -> Update:
     return {name.removeprefix("delta/"): value for name, value in update.items() if name.startswith("delta/")}
 
 
-def _dense(value: Tensor | Rows) -> Tensor:
+def dense(value: Tensor | Rows) -> Tensor:
     if isinstance(value, Rows):
         raise ValueError("rows need a mechanism of their own")
     return value

@@ -12,11 +12,22 @@ from lexfed.rundir import RunDir
 
 COLUMNS = (
     "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "unseen_accuracy",
+    "heldout_loss", "centralised_heldout_loss", "wordsim353",
+    "word_perplexity", "worst_tenth_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld",
+    "tokenizer_switches", "epsilon_this_run", "epsilon_deployment",
     "bytes_up_per_client_round", "bytes_up", "bytes_down", "parameters_shared", "parameters_private", "seconds",
 )  # fmt: skip
 
 
-SHORT = ("global_accuracy", "local_accuracy", "local_majority_accuracy", "bytes_up_per_client_round", "seconds")
+SHORT = (
+    "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "word_perplexity", "tokens_per_word",
+    "unigram_kld", "epsilon_deployment", "bytes_up_per_client_round", "seconds",
+)  # fmt: skip
+
+
+def known(runs: Sequence[RunDir], columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns that have a meaning for one of these runs at least."""
+    return tuple(key for key in columns if any(run.summary().get(key) is not None for run in runs))
 
 
 def rows(runs: Sequence[RunDir], columns: Sequence[str] = COLUMNS) -> list[list[str]]:
@@ -25,9 +36,10 @@ def rows(runs: Sequence[RunDir], columns: Sequence[str] = COLUMNS) -> list[list[
 
 
 def write(runs: Sequence[RunDir], path: Path) -> Path:
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in COLUMNS)))
+    columns = known(runs, COLUMNS)
+    heads = "".join(f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in columns)))
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(runs)
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(runs, columns)
     )  # fmt: skip
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -37,10 +49,22 @@ th {{ text-align: left; padding-right: 1.2rem; vertical-align: bottom; font-size
 </style></head><body><h1>{len(runs)} runs side by side</h1>
 <p class="sub">Global: each client's model on the common test set, geometric mean. Local: the same predictions, re-weighted
 to each client's own label shares. Majority: what always saying one's most frequent class would score there.</p>
-<table><tr>{heads}</tr>{body}</table><div class="plots">{_bars(runs)}{_curves(runs)}</div></body></html>
+<table><tr>{heads}</tr>{body}</table><div class="plots">{"".join(_plots(runs))}</div></body></html>
 """
     write_atomically(path, page.encode())
     return path
+
+
+CURVES = (
+    ("global_accuracy", "Global accuracy on the way, %", 100),
+    ("heldout_loss", "Loss on held-out text, on the way", 1),
+    ("word_perplexity", "Perplexity per word, on the way", 1),
+)
+
+
+def _plots(runs: Sequence[RunDir]) -> list[str]:
+    bars = [_bars(runs)] if known(runs, ["global_accuracy"]) else []
+    return bars + [_curves(runs, key, title, factor) for key, title, factor in CURVES if known(runs, [key])]
 
 
 def _bars(runs: Sequence[RunDir]) -> str:
@@ -56,12 +80,12 @@ def _bars(runs: Sequence[RunDir]) -> str:
     return svg("Accuracy, %", draw, "%")
 
 
-def _curves(runs: Sequence[RunDir]) -> str:
+def _curves(runs: Sequence[RunDir], key: str, title: str, factor: float) -> str:
     def draw(axes: Any) -> None:
         for run in runs:
-            points = [(r["round"], 100 * r["metrics"]["global_accuracy"]) for r in run.records() if r["metrics"]]
+            points = [(r["round"], factor * r["metrics"][key]) for r in run.records() if key in r["metrics"]]
             if points:
                 axes.plot(*zip(*points, strict=True), ".-", label=run.path.name)
         axes.legend(frameon=False, fontsize=8)
 
-    return svg("Global accuracy on the way, %", draw, "round")
+    return svg(title, draw, "round")

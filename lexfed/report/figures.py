@@ -35,7 +35,19 @@ LABELS: Mapping[str, str] = {
     "simlex999_found": "SimLex-999, pairs known",
     "analogies": "analogies solved",
     "centralised_wordsim353": "WordSim353, all text in one place",
+    "word_perplexity": "perplexity per word",
+    "word_perplexity_interval": "perplexity per word ± (95 %: users drawn)",
+    "worst_tenth_perplexity": "perplexity per word, worst tenth of users",
+    "word_accuracy": "word accuracy",
+    "tokens_per_word": "tokens per word",
+    "oov_rate": "unknown words",
+    "unigram_kld": "KL divergence of its text from the users'",
+    "tokenizer_switches": "tokenizer switches",
+    "test_users": "test users",
     "epsilon_this_run": "epsilon of this run",
+    "epsilon_deployment": "epsilon of the deployment whose noise it carries",
+    "delta": "delta",
+    "privacy": "privacy",
     "seconds": "seconds",
     "stopped": "ended",
 }
@@ -50,8 +62,14 @@ def human(key: str, value: Any) -> str:
         return size(value)
     if key.endswith("heldout_loss") or "wordsim" in key or "simlex" in key:
         return f"{100 * value:.1f} %" if key.endswith("found") else f"{value:.3f}"
-    if "accuracy" in key or key in ("macro_f1", "analogies"):
+    if "accuracy" in key or key in ("macro_f1", "analogies", "oov_rate"):
         return f"{100 * value:.1f} %"
+    if "perplexity" in key:
+        return f"{value:,.1f}"
+    if key in ("tokens_per_word", "unigram_kld"):
+        return f"{value:.3f}"
+    if key == "delta":
+        return f"{value:g}"
     if key.startswith("parameters"):
         return f"{value:,.0f}"
     if key == "seconds":

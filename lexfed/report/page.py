@@ -34,6 +34,11 @@ CURVES: Sequence[tuple[str, float, Sequence[tuple[str, str, str]]]] = (
             ("alone_heldout_loss", "the best organisation alone", ORANGE),
         ),
     ),
+    (
+        "Perplexity per word",
+        1,
+        (("word_perplexity", "test users", BLUE), ("worst_tenth_perplexity", "their worst tenth", GREY)),
+    ),
 )
 
 STYLE = """
@@ -83,7 +88,24 @@ def _explained(summary: Mapping[str, Any]) -> str:
         return """<p class="sub">Global: each client's model on the common test set, geometric mean over clients. Local: the
 same predictions, re-weighted to each client's own label shares. Majority: what always saying one's most frequent class would
 score there.</p>"""
+    if summary.get("word_perplexity") is not None:
+        return (
+            _switch(summary)
+            + """<p class="sub">Scored on users who never train, on the same words whatever the
+tokenizer: the likelihood of a text is shared out among its words, its end included. Word accuracy: all tokens of a word
+right, its boundaries told. KL divergence: of the users' words from the text that the tokenizer was learned from.</p>"""
+        )
     return _organisations(summary.get("organisations") or []) + _neighbours(summary.get("neighbours") or {})
+
+
+def _switch(summary: Mapping[str, Any]) -> str:
+    before, after = summary.get("before_switch"), summary.get("after_switch")
+    if not before or not after:
+        return ""
+    keys = [key for key in before if key != "round" and before[key] is not None]
+    heads = ("", f"before (round {before['round']})", "right after", f"at the end (round {summary['rounds']})")
+    rows = [(LABELS[key], *(human(key, part.get(key)) for part in (before, after, summary))) for key in keys]
+    return "<h2>The switch of the tokenizer</h2>" + table(heads, rows)
 
 
 def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
@@ -112,7 +134,8 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _cards(summary: Mapping[str, Any]) -> list[str]:
     keys = (
         "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
-        "wordsim353", "bytes_up", "seconds",
+        "wordsim353", "word_perplexity", "tokens_per_word", "unigram_kld", "epsilon_this_run", "epsilon_deployment",
+        "bytes_up", "seconds",
     )  # fmt: skip
     return [
         f'<div class="card"><b>{human(key, summary[key])}</b><span>{LABELS[key]}</span></div>'

@@ -21,6 +21,7 @@ from lexfed.methods.row_rules import VERSION, RowRule, RowStep, changed_since, s
 from lexfed.methods.skipgram_training import draw_batch
 from lexfed.models.skipgram import INPUT, OUTPUT, unigrams
 from lexfed.params import Rows, Update
+from lexfed.privacy.mechanism import Asked
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
@@ -183,6 +184,9 @@ def rows(values: list[list[float]], counts: list[int], nodes: list[int]) -> Rows
     return Rows(torch.arange(len(values)), table, None, torch.tensor(counts), torch.tensor(nodes))
 
 
+EXCHANGE = Asked(range(4), 4, 4, {})
+
+
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
@@ -195,7 +199,7 @@ def rows(values: list[list[float]], counts: list[int], nodes: list[int]) -> Rows
 def test_rules_by_hand(rule: str, expected: list[float]) -> None:
     total = {"delta/input": rows([[8.0], [8.0], [8.0]], [50, 150, 9000], [1, 2, 4]), "nodes": torch.tensor(4.0)}
     tables = {"input": torch.zeros(3, 1)}
-    update, kept = RowRule(rule, cap=100.0).release(total, 4, start(tables, False), b"")  # type: ignore[arg-type]
+    update, kept = RowRule(rule, cap=100.0).release(total, EXCHANGE, start(tables, False), b"")  # type: ignore[arg-type]
     assert isinstance(update["input"], Rows)
     assert update["input"].values.flatten().tolist() == pytest.approx(expected)
     assert kept["version"] == 1
@@ -208,8 +212,8 @@ def test_row_adagrad_divides_by_what_has_been() -> None:
 
     state = start({"input": torch.zeros(2, 2)}, False)
     rule = RowRule("row_adagrad", 1.0)
-    first, state = rule.release(total(), 1, state, b"")
-    second, _ = rule.release(total(), 1, state, b"")
+    first, state = rule.release(total(), EXCHANGE, state, b"")
+    second, _ = rule.release(total(), EXCHANGE, state, b"")
     assert isinstance(first["input"], Rows)
     assert isinstance(second["input"], Rows)
     assert torch.allclose(first["input"].values, torch.tensor([[3.0, 4.0]]) / 12.5**0.5)

@@ -1,0 +1,85 @@
+"""An LSTM language model: embed, read from left to right, and ask every row of the output how well it comes next.
+
+    x_t           = E[token t]
+    h_t^l, c_t^l  = LSTM_l(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l)      l = 1 .. layers, h^0 = x, all as wide as E
+    logits_t      = h_t W' + b
+
+Dropout is on x and on the last layer's h. Between layers torch's own would read the global generator.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from lexfed.models.language import BIAS, EMBEDDING, OUTPUT, LanguageModelOptions, Step, TokenBatch, next_token_loss
+from lexfed.models.model import dropout
+from lexfed.params import Params
+from lexfed.seeds import Seed, derive, torch_generator
+
+_STRETCH = 64  # columns of a long sequence that are read at once
+
+State = tuple[Tensor, Tensor]  # h and c, (L, B, d) each
+
+
+@dataclass(frozen=True)
+class LstmLanguageModel:
+    options: LanguageModelOptions
+
+    def init(self, vocab_size: int, seed: Seed) -> Params:
+        d = self.options.width
+
+        # one generator per parameter: the size of one never moves the start of another
+        def uniform(name: str, *shape: int) -> Tensor:
+            return torch.empty(shape).uniform_(-(d**-0.5), d**-0.5, generator=torch_generator(derive(seed, name)))
+
+        params = {EMBEDDING: uniform(EMBEDDING, vocab_size, d)}
+        for name in self._names():
+            params[name] = uniform(name, 4 * d, d) if "weight" in name else uniform(name, 4 * d)
+        if not self.options.tied:
+            params[OUTPUT] = uniform(OUTPUT, vocab_size, d)
+        return params | {BIAS: torch.zeros(vocab_size)}
+
+    def hidden(self, params: Params, ids: Tensor, seed: Seed | None) -> Tensor:
+        return self._run(params, ids, self._empty(len(ids)), seed)[0]
+
+    def loss(self, params: Params, batch: TokenBatch, seed: Seed | None) -> Tensor:
+        return next_token_loss(params, self.hidden(params, batch.ids[:, :-1], seed), batch)
+
+    def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
+        """The state is carried over the whole sequence."""
+        h, c = self._empty(len(ids))
+        for start in range(0, int(counts.max()), _STRETCH):
+            rows = int((counts > start).sum())
+            state = h[:, :rows].contiguous(), c[:, :rows].contiguous()
+            states, (h, c) = self._run(params, ids[:rows, start : start + _STRETCH], state)
+            yield states
+
+    def stepper(self, params: Params, rows: int) -> Step:
+        h, c = self._empty(rows)
+
+        def step(ids: Tensor, fresh: Tensor) -> Tensor:
+            nonlocal h, c
+            keep = ~fresh[None, :, None]
+            states, (h, c) = self._run(params, ids[:, None], (h * keep, c * keep))
+            return states[:, 0]
+
+        return step
+
+    def _run(self, params: Params, ids: Tensor, state: State, seed: Seed | None = None) -> tuple[Tensor, State]:
+        generator = None if seed is None else torch_generator(seed)
+        x = dropout(F.embedding(ids, params[EMBEDDING]), self.options.dropout, generator)  # (B, T, d)
+        weights = [params[name] for name in self._names()]
+        # padded, not packed: padding comes last, so nothing real is read after it, and packing is no faster
+        states, h, c = torch.lstm(x, state, weights, True, self.options.layers, 0.0, True, False, True)
+        return dropout(states, self.options.dropout, generator), (h, c)
+
+    def _empty(self, rows: int) -> State:
+        zeros = torch.zeros(self.options.layers, rows, self.options.width)
+        return zeros, zeros
+
+    def _names(self) -> list[str]:
+        kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [f"lstm.{kind}_l{layer}" for layer in range(self.options.layers) for kind in kinds]
