@@ -31,6 +31,7 @@ from lexfed.models.language import LanguageModelOptions
 from lexfed.models.model import ModelOptions
 from lexfed.optim import ServerOptimizer
 from lexfed.privacy.gaussian import Privacy
+from lexfed.privacy.robust import Aggregation, Malice
 from lexfed.privacy.sampling import Cohort
 from lexfed.vocabulary.learned import TokenizerOptions
 from lexfed.vocabulary.word import Words
@@ -69,6 +70,8 @@ class Config:
     train: Train = field(default_factory=Train)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     privacy: Privacy = field(default_factory=Privacy)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    malice: Malice = field(default_factory=Malice)
     evaluation: Evaluation = field(default_factory=Evaluation)
     fedevocab: FedeVocab = field(default_factory=FedeVocab)
     fedavg_finetune: FineTune = field(default_factory=FineTune)
@@ -83,6 +86,29 @@ class Config:
             raise ConfigError("rounds must be at least 1")
         if not self.name or "/" in self.name:
             raise ConfigError("name must be a plain word: it becomes part of a directory's name")
+        if self.aggregation.rule != "mean":
+            self._check_aggregation()
+        if self.malice.clients:
+            self._check_malice()
+
+    def _check_aggregation(self) -> None:
+        if self.privacy.placement != "none":
+            raise ConfigError(
+                "noise is made for a sum, which a robust rule is not: set aggregation.rule = 'mean' "
+                "(a clipped sum bounds every client already), or privacy.placement = 'none'"
+            )
+        if self.method == "federated_word2vec":
+            raise ConfigError("word vectors travel as rows, which have no median: set aggregation.rule = 'mean'")
+
+    def _check_malice(self) -> None:
+        if self.malice.clients > self.data.clients or self.method == "centralised":
+            clients = 1 if self.method == "centralised" else self.data.clients
+            raise ConfigError(f"malice.clients is {self.malice.clients}, but the number of clients is {clients}; lower it")
+        agrees = self.method == "federated_word2vec"
+        if self.malice.kind == "stuff_vocabulary" and not agrees:
+            raise ConfigError(f"{self.method} agrees on no word list that could be stuffed: choose another malice.kind")
+        if self.malice.kind == "flip_labels" and (agrees or self.method == "tokenizer_for_free"):
+            raise ConfigError(f"{self.method} trains without labels: choose another malice.kind")
 
 
 def load(path: Path, settings: Sequence[str] = ()) -> Config:

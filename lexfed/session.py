@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from lexfed.assembly import Assembly
 from lexfed.checkpoint import Checkpoint
 from lexfed.config import fingerprint
 from lexfed.errors import BudgetSpent, DivergedError
-from lexfed.federation import Federation, ServerState
+from lexfed.federation import Ask, Federation, Requests, ServerState, Sum, Total
 from lexfed.files import write_atomically
 from lexfed.memory import give_back, return_large_blocks
 from lexfed.methods.evaluation import evaluate
-from lexfed.params import count
+from lexfed.params import Params, count
 from lexfed.privacy.accounting import to_json
+from lexfed.privacy.robust import Rule, heard, rule_of
 from lexfed.rundir import Record, RunDir
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded
@@ -33,7 +34,7 @@ from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
 from lexfed.seeds import derive, root
-from lexfed.wire import Message, encode
+from lexfed.wire import Message, Verb, encode, size
 
 Figures = dict[str, Any]
 
@@ -62,7 +63,28 @@ def execute(run: Run) -> Iterator[Record]:
         if run.workers:
             team = threads if run.assembly.method.threads else workers
             federation = stack.enter_context(team(site, run.workers))
+        rule = rule_of(run.assembly.config.aggregation)
+        if rule is not None:
+            federation = replace(federation, total=robust(federation.ask, rule))
         yield from _rounds(run, recorded(federation, recorder) if recorder else federation)
+
+
+def robust(ask: Ask, rule: Rule) -> Total:
+    """Not a sum of blocks: every reply comes to this process, whoever answered for the client."""
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        sizes: list[int] = []
+
+        def updates() -> Iterator[Params]:
+            for client, reply in ask(verb, requests):
+                update = heard(verb, requests[client], reply)
+                if update is not None:
+                    sizes.append(size(reply))
+                    yield update
+
+        return Sum(rule(updates()), len(sizes), sum(sizes))
+
+    return total
 
 
 def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="lexfed-tests-")  # what Hugging Face keeps stays out of the user's cache
+os.environ["XDG_CACHE_HOME"] = os.environ["HF_HOME"]  # and so does the noise that was calibrated
 
 import numpy as np
 import pyarrow as pa

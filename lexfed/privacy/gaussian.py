@@ -83,9 +83,11 @@ class GaussianMechanism:
         clip = float(message.meta["clip"])
         length = norm(delta)
         factor = min(1.0, clip / length) if math.isfinite(length) and length > 0 else 0.0  # training exploded: say nothing
-        short = {name: value * factor if factor else torch.zeros_like(value) for name, value in delta.items()}
+        short: Params = {name: value * factor if factor else torch.zeros_like(value) for name, value in delta.items()}
         if self.options.placement == "local":
             return under("delta", _plus(short, self._noise(short, self._multiplier(1.0) * clip, seed)))
+        if self.options.randomness == "system":  # whole steps of the noise's grid, and never longer
+            short = noise.towards_zero(short, noise.grid_of(self.options.clip))
         bit = torch.tensor(0.5 if length <= clip else -0.5)
         return {**under("delta", short), **({"unclipped": bit} if self.options.quantile is not None else {})}
 
@@ -104,9 +106,10 @@ class GaussianMechanism:
         if self.options.placement == "local":
             kept[ASKED] = self._asked(asked, state)
         else:
-            sums = _plus(sums, self._noise(sums, self._deviation(asked) * self._clip(state), derive(seed, "sum")))
+            exact = {name: value.double() for name, value in sums.items()} if self.ahead else sums  # multiples of the grid
+            sums = _plus(exact, self._noise(exact, self._deviation(asked) * self._clip(state), derive(seed, "sum")))
             kept[CLIP] = self._next_clip(total, asked, state, derive(seed, "bits"))
-        return {name: value / asked.expected for name, value in sums.items()}, kept
+        return {name: (value / asked.expected).float() for name, value in sums.items()}, kept
 
     def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
         """One exchange more; `BudgetSpent` if it does not fit. Local: only if it is the most that any user was asked."""
@@ -196,7 +199,7 @@ class GaussianMechanism:
         if deviation == 0:
             return {name: torch.zeros_like(value) for name, value in like.items()}
         if self.options.randomness == "system":
-            return noise.fresh_noise(like, deviation)
+            return noise.fresh_noise(like, deviation, noise.grid_of(self.options.clip))
         return noise.gaussian(like, deviation, seed)
 
 

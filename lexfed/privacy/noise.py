@@ -63,12 +63,15 @@ def towards_zero(params: Params, grid: float) -> Params:
     return {name: torch.trunc(value / grid) * grid + 0.0 for name, value in params.items()}  # -0.0 would still tell a sign
 
 
-def fresh_noise(like: Params, deviation: float) -> Params:
-    """Noise that nobody can draw again: multiples of `grid_of(deviation)`, in float32, exactly."""
-    grid = grid_of(deviation)
+def fresh_noise(like: Params, deviation: float, grid: float = math.inf) -> Params:
+    """Noise that nobody can draw again: multiples of `grid_of(deviation)`, or of the clients' grid where that is finer.
+
+    In float32 exact up to sixteen deviations if the grid is its own; in float64 always.
+    """
+    grid = min(grid, grid_of(deviation))
     draws = torch.from_numpy(discrete_gaussian(count(like), math.ceil(deviation / grid)))
-    parts = torch.split((draws * grid).float(), [value.numel() for value in like.values()])  # int64 times a power of two
-    return {name: part.reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+    parts = torch.split(draws.double() * grid, [value.numel() for value in like.values()])
+    return {name: part.to(value.dtype).reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
 
 
 def discrete_gaussian(count: int, sigma: int) -> Integers:

@@ -54,6 +54,8 @@ class Promise:
     def _sentence(self, epsilon: float | None) -> str:
         options = self.mechanism.options
         value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
+        if epsilon is None or epsilon > accounting.LARGE:  # whatever else could be said of it
+            return f"{value}, which promises nothing"
         relation = "one user added or removed" if options.placement == "central" else "any two users' texts"
         secret = {
             "poisson": "counts on the cohort staying secret",

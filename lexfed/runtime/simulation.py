@@ -7,6 +7,7 @@ from typing import Literal
 from lexfed.assembly import Assembly
 from lexfed.federation import Ask, Federation, Requests, plain
 from lexfed.privacy.sampling import Cohort
+from lexfed.runtime.malice import layered
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 from lexfed.seeds import Seed, derive, numpy_generator
@@ -33,7 +34,8 @@ class Site:
         luck = fate(mishaps, derive(population.secret, "fate", client, *clock))
         if luck == "dropout":
             return None
-        reply, after = method.client[verb](message, population.client(client), self.store.load(client, clock))
+        handler = layered(method.client[verb], verb, client, self.assembly)
+        reply, after = handler(message, population.client(client), self.store.load(client, clock))
         check_outgoing(verb, reply, method.split_for(verb))
         if verb != "evaluate" and luck != "stale":
             self.store.save(client, clock, after)

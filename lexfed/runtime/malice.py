@@ -1,0 +1,96 @@
+"""Malicious clients in a simulation: what does a federation withstand?
+
+    scale              send -factor times the update                                            model poisoning
+    nan                send what is no number
+    flip_labels        train on label C - 1 - y instead of y                                    data poisoning
+    stuff_vocabulary   propose invented words, and say that everything occurs `factor` times as often
+
+A layer on handlers, put on where a request becomes a reply, so that worker processes have it too. Who is malicious hangs
+from the seed, and more of them are the same ones and others. They collude: all invent the same words. Evaluation belongs to
+the experimenter, who lets every client score honestly. What they send passes the gates that everyone's replies pass: a
+client that breaks the form of a message is not heard at all.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from lexfed.assembly import Assembly
+from lexfed.corpus.population import Client, Population
+from lexfed.corpus.text import Corpus
+from lexfed.federation import ClientState, Handler
+from lexfed.params import Params
+from lexfed.privacy.robust import Malice
+from lexfed.seeds import Seed, derive, numpy_generator
+from lexfed.wire import VERBS, ClientId, Message, Verb
+
+AGREEMENT = ("propose", "disclose", "spell")
+COPIES = 100  # texts that hold all the invented words
+LETTERS = 12  # of an invented word: nobody has it by chance
+
+
+def malicious(options: Malice, people: Population) -> frozenset[ClientId]:
+    order = numpy_generator(derive(people.secret, "malice")).permutation(len(people))
+    return frozenset(order[: options.clients].tolist())
+
+
+def layered(handler: Handler, verb: Verb, client: ClientId, assembly: Assembly) -> Handler:
+    """The handler of this client: an honest one's as it is."""
+    options, people = assembly.config.malice, assembly.population
+    if not options.clients or verb == "evaluate" or client not in malicious(options, people):
+        return handler
+    return corrupted(handler, verb, options, people.classes)
+
+
+def corrupted(handler: Handler, verb: Verb, options: Malice, classes: int) -> Handler:
+    def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+        reply, after = handler(message, _poisoned(client, verb, options, classes), state)
+        return replace(reply, arrays=_poisoned_reply(reply.arrays, verb, options)), after
+
+    return handle
+
+
+def _poisoned(client: Client, verb: Verb, options: Malice, classes: int) -> Client:
+    """The client with other texts than its own."""
+    if options.kind == "flip_labels":
+        return replace(client, train=_flipped(client.train, classes))
+    if options.kind == "stuff_vocabulary" and verb in AGREEMENT:
+        return replace(client, train=_stuffed(client.train, invented(options.words, client.common_secret)))
+    return client
+
+
+def _flipped(corpus: Corpus, classes: int) -> Corpus:
+    return corpus if corpus.label_column is None else replace(corpus, label_column=classes - 1 - corpus.label_column)
+
+
+def invented(words: int, secret: Seed) -> list[str]:
+    """From what the clients share: colluding ones propose the same."""
+    letters = numpy_generator(derive(secret, "invented")).integers(ord("a"), ord("z") + 1, (words, LETTERS))
+    return [bytes(word.tolist()).decode() for word in letters]
+
+
+def _stuffed(corpus: Corpus, words: list[str]) -> Corpus:
+    """The texts, and some more behind them. Its own are not copied: there may be gigabytes of them."""
+    more = pa.array([" ".join(words)] * COPIES, corpus.texts.type)
+    own = corpus.texts.chunks if isinstance(corpus.texts, pa.ChunkedArray) else [corpus.texts]
+    rows = np.concatenate([corpus.rows, len(corpus.texts) + np.arange(COPIES)])
+    return Corpus(rows, pa.chunked_array([*own, more]))
+
+
+def _poisoned_reply(arrays: Params, verb: Verb, options: Malice) -> Params:
+    if options.kind in ("scale", "nan") and "delta/" in VERBS[verb]["up"].arrays:
+        factor = -options.factor if options.kind == "scale" else float("nan")
+        return {name: value * factor if _carries(name, arrays) else value for name, value in arrays.items()}
+    if options.kind == "stuff_vocabulary" and verb in AGREEMENT:
+        numbers = {name: arrays[name] for name in ("counts", "weights") if name in arrays}
+        louder = {name: (value.double() * options.factor).to(value.dtype) for name, value in numbers.items()}
+        return {**arrays, **{name: value.clamp_min(1) for name, value in louder.items()}}
+    return arrays
+
+
+def _carries(name: str, arrays: Params) -> bool:
+    """Whether an array makes the size of a delta: its scale where it was rounded to steps, else its values."""
+    base, _, part = name.partition("#")
+    rounded = f"{base}#scale" in arrays
+    return base.startswith("delta/") and (part == "scale" if rounded else part in ("", "fp16", "values"))
