@@ -116,7 +116,7 @@ def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
     rows = {name: [run for run in runs if run.get("users")] for name, runs in figures.items()}
     lines = []
     for name, runs in rows.items():
-        for other in [other for other in ("oracle", "baseline") if rows.get(other) and other != name]:
+        for other in [other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name]:
             for run, base in zip(runs, rows[other], strict=False):
                 mine, theirs = ([TextScore(nll, words, 0, 0, 0) for nll, words in r["users"]] for r in (run, base))
                 difference, error = paired_difference(mine, theirs)

@@ -8,6 +8,7 @@ from lexfed.corpus import population
 from lexfed.corpus.population import Population
 from lexfed.errors import ConfigError, DataError
 from lexfed.federation import Method
+from lexfed.methods import defences, self_audit
 from lexfed.methods.centralised import centralised
 from lexfed.methods.fedavg import fedavg, fedavg_finetune
 from lexfed.methods.fedevocab import fedevocab
@@ -42,18 +43,21 @@ class Assembly:
 
 
 METHODS: Mapping[str, Callable[[Config, Parts, Tokenizer], Method]] = {
-    "fedavg": lambda config, parts, _: fedavg(parts),
-    "fedavg_finetune": lambda config, parts, _: fedavg_finetune(parts, config.fedavg_finetune),
+    "fedavg": lambda config, parts, _: fedavg(parts, audit=config.self_audit),
+    "fedavg_finetune": lambda config, parts, _: fedavg_finetune(parts, config.fedavg_finetune, config.self_audit),
     "fedprox": lambda config, parts, _: fedprox(parts, config.fedprox),
     "lg_fedavg": lambda config, parts, _: lg_fedavg(parts, config.lg_fedavg),
     "fedrecon": lambda config, parts, tokenizer: fedrecon(parts, config.fedrecon, tokenizer.vocabulary.tokens),
-    "fedevocab": lambda config, parts, _: fedevocab(parts, config.fedevocab),
+    "fedevocab": lambda config, parts, _: fedevocab(parts, config.fedevocab, config.defences, config.self_audit),
     "local_only": lambda config, parts, _: local_only(parts, config.local_only),
     "centralised": lambda config, parts, _: centralised(parts, config.centralised),
 }
 
 
 def assemble(config: Config) -> Assembly:
+    vectors_named = bool(config.vocabulary.vectors or config.fedevocab.vectors)
+    defences.check(config.defences, config.method, config.model.name, vectors_named)
+    self_audit.check(config.self_audit, config.method, config.model.name)
     people = population.build(config.data, derive(root(config.seed), "data"))
     kinds = {"federated_word2vec": _word_vectors, "tokenizer_for_free": _language}
     return kinds.get(config.method, _classifier)(config, people)
@@ -139,7 +143,9 @@ def _classifier(config: Config, people: Population) -> Assembly:
         shared_words=config.vocabulary.size - 1,
         account=account,
     )
-    return Assembly(config, people, METHODS[config.method](config, parts, tokenizer), tokenizer, promised)
+    method = METHODS[config.method](config, parts, tokenizer)
+    method = defences.layered(method, config.defences, config.self_audit.limit is not None, mechanism)
+    return Assembly(config, people, method, tokenizer, promised)
 
 
 def _privacy(config: Config) -> tuple[Mechanism, Account, Promise | None]:
@@ -152,7 +158,7 @@ def _privacy(config: Config) -> tuple[Mechanism, Account, Promise | None]:
 
 def _model(config: Config, classes: int) -> Classifier:
     if config.model.name == "bilstm":
-        return BiLSTMClassifier(config.model, classes)
+        return BiLSTMClassifier(config.model, classes, config.defences.embedding_dropout)
     return load_encoder(config.model.name, classes, config.model.pretrained)
 
 

@@ -16,6 +16,7 @@ from lexfed.corpus.population import Data
 from lexfed.errors import ConfigError, nearest
 from lexfed.methods.agreement import Agreement
 from lexfed.methods.centralised import Centralised
+from lexfed.methods.defences import Defences
 from lexfed.methods.evaluation import Evaluation
 from lexfed.methods.fedavg import FineTune
 from lexfed.methods.fedevocab import FedeVocab
@@ -24,6 +25,7 @@ from lexfed.methods.fedrecon import FedRecon
 from lexfed.methods.heavy_hitting import HeavyHitters
 from lexfed.methods.lg_fedavg import LGFedAvg
 from lexfed.methods.local_only import LocalOnly
+from lexfed.methods.self_audit import SelfAudit
 from lexfed.methods.tokenizer_for_free import TokenizerForFree
 from lexfed.methods.training import Train
 from lexfed.methods.word2vec_options import Word2Vec
@@ -70,6 +72,8 @@ class Config:
     train: Train = field(default_factory=Train)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     privacy: Privacy = field(default_factory=Privacy)
+    defences: Defences = field(default_factory=Defences)
+    self_audit: SelfAudit = field(default_factory=SelfAudit)
     aggregation: Aggregation = field(default_factory=Aggregation)
     malice: Malice = field(default_factory=Malice)
     evaluation: Evaluation = field(default_factory=Evaluation)

@@ -35,6 +35,7 @@ SUMMARY_KEYS = (
     "organisations", "reason",
     "word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "tokenizer_switches", "before_switch",
     "word_perplexity_interval", "worst_tenth_perplexity", "test_users", "after_switch", "users", "sample",
+    "held_back",
 )  # fmt: skip
 
 

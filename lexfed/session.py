@@ -22,6 +22,7 @@ from lexfed.errors import BudgetSpent, DivergedError
 from lexfed.federation import Ask, Federation, Requests, ServerState, Sum, Total
 from lexfed.files import write_atomically
 from lexfed.memory import give_back, return_large_blocks
+from lexfed.methods.defences import held_back
 from lexfed.methods.evaluation import evaluate
 from lexfed.params import Params, count
 from lexfed.privacy.accounting import to_json
@@ -210,8 +211,19 @@ def _write_summary(run: Run, state: ServerState, stopped: str, last: Figures | N
             "parameters_shared": count(state.params),
         }
         | _privacy(run, state)
+        | _held_back(run, state)
         | dict(run.assembly.method.summarise(records) if run.assembly.method.summarise else {})
     )
+
+
+def _held_back(run: Run, state: ServerState) -> Figures:
+    """How often clients sent nothing: they keep it for themselves, and only a simulation can look. It never travels."""
+    config = run.assembly.config
+    if not config.defences.minimum_words and config.self_audit.limit is None:
+        return {}
+    store = Store(run.directory.clients)
+    clients = range(len(run.assembly.population))
+    return {"held_back": held_back(store.load(client, (state.step, 0)) for client in clients)}
 
 
 def _privacy(run: Run, state: ServerState) -> Figures:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Method, ServerState, Steps, once
+from lexfed.federation import ClientState, Federation, Handler, Method, ServerState, Steps, once
 from lexfed.methods.evaluation import Adapt, evaluator
 from lexfed.methods.parts import Parts
+from lexfed.methods.self_audit import OFF, SelfAudit, audited, row_reading
 from lexfed.methods.training import Local, LocalUpdate, nothing_private, plain_update, train, trainer
 from lexfed.params import ALL_SHARED, ParameterSplit, Params
 from lexfed.seeds import Seed, derive
@@ -37,13 +38,15 @@ def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:
     return server
 
 
-def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None = None) -> Method:
+def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None = None, audit: SelfAudit = OFF) -> Method:
     """`update` is for methods that train otherwise, `adapt` for those that do something before they use the model."""
+
+    def make(update: LocalUpdate) -> Handler:
+        return trainer(parts.task.options, ALL_SHARED, nothing_private, update, parts.mechanism)
+
     return Method(
         client={
-            "train": trainer(
-                parts.task.options, ALL_SHARED, nothing_private, update or plain_update(parts.task), parts.mechanism
-            ),
+            "train": audited(make, update or plain_update(parts.task), row_reading(parts.task), audit, parts.mechanism),
             "evaluate": evaluator(parts.task, ALL_SHARED, nothing_private, adapt),
         },
         server=averaging(parts, ALL_SHARED),
@@ -63,7 +66,7 @@ class FineTune:
             raise ConfigError("fedavg_finetune.epochs must be at least 1")
 
 
-def fedavg_finetune(parts: Parts, options: FineTune) -> Method:
+def fedavg_finetune(parts: Parts, options: FineTune, audit: SelfAudit = OFF) -> Method:
     """FedAvg, and every client fine-tunes the final model on its own texts before it uses it."""
     task = parts.task
 
@@ -71,4 +74,4 @@ def fedavg_finetune(parts: Parts, options: FineTune) -> Method:
         local = Local(task.options.lr, options.epochs, adjustment=task.adjustment(client))
         return train(task, params, task.reader.read(client.train).examples, local, seed).params
 
-    return fedavg(parts, adapt=adapt)
+    return fedavg(parts, adapt=adapt, audit=audit)

@@ -18,12 +18,15 @@ from typing import Literal
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Method
+from lexfed.federation import ClientState, Handler, Method
+from lexfed.methods.defences import UNDEFENDED, Defences
 from lexfed.methods.evaluation import evaluator
 from lexfed.methods.fedavg import averaging
 from lexfed.methods.parts import Parts
 from lexfed.methods.private_table import table_for
-from lexfed.methods.training import Local, Trained, train, trainer
+from lexfed.methods.self_audit import OFF, SelfAudit, audited, span_reading
+from lexfed.methods.training import Local, LocalUpdate, Trained, train, trainer
+from lexfed.models.bilstm import FIRST_LAYER
 from lexfed.models.model import EMBEDDING
 from lexfed.params import ParameterSplit, Params
 from lexfed.seeds import Seed, derive
@@ -49,10 +52,11 @@ class FedeVocab:
             raise ConfigError("fedevocab.adaptive_steps must be at least 1; for none, set fedevocab.adaptive = false")
 
 
-def fedevocab(parts: Parts, options: FedeVocab) -> Method:
+def fedevocab(parts: Parts, options: FedeVocab, defences: Defences = UNDEFENDED, audit: SelfAudit = OFF) -> Method:
     task = parts.task
-    split = ParameterSplit(lambda name: task.model.depth(name) == EMBEDDING)
-    table = table_for(parts, options.vocabulary, options.vectors, options.minimum, options.size)
+    also = FIRST_LAYER if defences.private_layers == "first" else frozenset()
+    split = ParameterSplit(lambda name: task.model.depth(name) == EMBEDDING or name in also)
+    table = table_for(parts, options.vocabulary, options.vectors, options.minimum, options.size, defences)
 
     def rate(name: str) -> float:
         return options.table_lr if split.is_private(name) else 1.0
@@ -74,9 +78,13 @@ def fedevocab(parts: Parts, options: FedeVocab) -> Method:
         local = Local(task.learning_rate(message), task.options.epochs, rate, adjustment=task.adjustment(client))
         return train(task, params, table.reader(state).read(client.train).examples, local, derive(seed, "joint"))
 
+    def make(update: LocalUpdate) -> Handler:
+        return trainer(task.options, split, table.start, update, parts.mechanism)
+
+    attack = span_reading(table, task.options.max_length, audit)
     return Method(
         client={
-            "train": trainer(task.options, split, table.start, update, parts.mechanism),
+            "train": audited(make, update, attack, audit, parts.mechanism),
             "evaluate": evaluator(task, split, table.start, adapt if options.adaptive else None, table.reader),
         },
         server=averaging(parts, split),

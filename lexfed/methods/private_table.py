@@ -4,20 +4,23 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from lexfed.corpus.population import Client
 from lexfed.errors import ConfigError
 from lexfed.federation import ClientState
+from lexfed.methods.defences import UNDEFENDED, Defences, common_secret
 from lexfed.methods.parts import Parts
 from lexfed.methods.training import Task
-from lexfed.models.bilstm import PROJECTION, TABLE, BiLSTMClassifier
+from lexfed.models.bilstm import FIRST_LAYER, PROJECTION, TABLE, BiLSTMClassifier
 from lexfed.models.model import EMBEDDING
 from lexfed.seeds import derive, numpy_generator, torch_generator
 from lexfed.vocabulary import vectors
 from lexfed.vocabulary.reading import PrivateReader, Reader, initial_rows, own_words
+from lexfed.vocabulary.rotation import rotated, rotation
 from lexfed.vocabulary.vectors import PublicTable
 
-WORDS, CHOICE = "words", "choice"
+WORDS, CHOICE, KEY = "words", "choice", "rotation"
 
 
 class PrivateTable(Protocol):
@@ -38,10 +41,13 @@ class WordTable:
     choices: tuple[PublicTable | None, ...]  # where a client may start from; None is random
     minimum: int
     size: int
+    defences: Defences = UNDEFENDED
 
     def start(self, client: Client) -> ClientState:
         choice = int(numpy_generator(derive(client.secret, "choice")).integers(len(self.choices)))
-        public = self.choices[choice]
+        key = self.defences.key(client)
+        kept = {CHOICE: str(choice).encode(), **({} if key is None else {KEY: key})}
+        public = self._seen(ClientState(blobs=kept))
         known = public.ids if public is not None and self.vocabulary != "own" else {}
         own = own_words(client.train, known, self.minimum, self.size, only_public=self.vocabulary == "public")
         generator = torch_generator(derive(client.secret, "embedding"))
@@ -49,12 +55,28 @@ class WordTable:
         params = {TABLE: initial_rows(own, public, width, generator)}
         if width != self.dimension:  # another table than the others': a private projection brings it to their dimension
             params[PROJECTION] = torch.empty(width, self.dimension).normal_(0, width**-0.5, generator=generator)
-        return ClientState(params, {WORDS: "\n".join(own).encode(), CHOICE: str(choice).encode()})
+        if self.defences.private_layers == "first":  # alike for all clients, so that what is averaged above it fits
+            whole = self.task.init(derive(common_secret(client), "first"))
+            params |= {name: value for name, value in whole.items() if name in FIRST_LAYER}
+        return ClientState(params, {WORDS: "\n".join(own).encode(), **kept})
 
     def reader(self, state: ClientState) -> Reader:
         own = tuple(state.blobs[WORDS].decode().split("\n"))
-        public = self.choices[int(state.blobs[CHOICE])] if self.vocabulary != "own" else None
+        public = self._seen(state) if self.vocabulary != "own" else None
         return PrivateReader(own, public, self.task.options.max_length)
+
+    def public(self, state: ClientState) -> PublicTable | None:
+        """The table the client started from, as everybody knows it."""
+        return self.choices[int(state.blobs[CHOICE])]
+
+    def rotation(self, state: ClientState) -> Tensor | None:  # (d, d)
+        public = self.public(state)
+        return rotation(state.blobs[KEY], public.dimension) if KEY in state.blobs and public is not None else None
+
+    def _seen(self, state: ClientState) -> PublicTable | None:
+        """The same table as the client looks words up in it."""
+        public = self.public(state)
+        return rotated(public, self.rotation(state), self.defences.normalise) if public is not None else None
 
 
 @dataclass(frozen=True)
@@ -71,7 +93,9 @@ class WholeModule:
         return self.task.reader
 
 
-def table_for(parts: Parts, vocabulary: str, names: tuple[str, ...], minimum: int, size: int) -> PrivateTable:
+def table_for(
+    parts: Parts, vocabulary: str, names: tuple[str, ...], minimum: int, size: int, defences: Defences = UNDEFENDED
+) -> PrivateTable:
     if not isinstance(parts.task.model, BiLSTMClassifier):
         return WholeModule(parts.task)
     choices = tuple(None if name == "random" else vectors.load(name) for name in names) or (parts.public,)
@@ -79,4 +103,5 @@ def table_for(parts: Parts, vocabulary: str, names: tuple[str, ...], minimum: in
         if None in choices:
             raise ConfigError("fedevocab.vocabulary = 'public' needs a public table; set vocabulary.vectors")
         choices = tuple(table.head(parts.shared_words) for table in choices if table is not None)
-    return WordTable(parts.task, parts.task.model.options.embedding, vocabulary, choices, minimum, size)
+    dimension = parts.task.model.options.embedding
+    return WordTable(parts.task, dimension, vocabulary, choices, minimum, size, defences)

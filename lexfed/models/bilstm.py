@@ -19,10 +19,15 @@ _LSTM = tuple(
 )
 
 
+FIRST_LAYER = frozenset(_LSTM)  # what reads the word vectors
+INPUTS = tuple(name for name in _LSTM if ".weight_ih" in name)  # the matrices that multiply them
+
+
 @dataclass(frozen=True)
 class BiLSTMClassifier:
     options: ModelOptions
     classes: int
+    word_dropout: float = 0.0  # whole words, in training
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         d, h = self.options.embedding, self.options.hidden
@@ -45,7 +50,8 @@ class BiLSTMClassifier:
         generator = None if seed is None else torch_generator(seed)
         packed = pack_padded_sequence(batch.ids, batch.lengths, batch_first=True)
         ids, batch_sizes = packed.data, packed.batch_sizes  # (N,) the N real words, all first words first
-        x = dropout(_embed(params, ids), self.options.dropout, generator)  # (N, d)
+        x = dropout(_embed(params, ids), self.word_dropout, generator, whole_rows=True)  # (N, d)
+        x = dropout(x, self.options.dropout, generator)
         start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
         states, _, _ = torch.lstm(
             x, batch_sizes, (start, start), [params[name] for name in _LSTM], True, 1, 0.0, False, True

@@ -89,8 +89,9 @@ def by_length(examples: Sequence[Example], size: int) -> Iterator[Batch]:
         yield collate(ordered[start : start + size])
 
 
-def dropout(x: Tensor, rate: float, generator: torch.Generator | None) -> Tensor:
+def dropout(x: Tensor, rate: float, generator: torch.Generator | None, whole_rows: bool = False) -> Tensor:
     """Inverted dropout from its own generator: nothing reads torch's global one."""
     if generator is None or rate == 0:
         return x
-    return x * torch.empty_like(x).bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+    kept = x.new_empty(len(x), 1) if whole_rows else torch.empty_like(x)
+    return x * kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate)

@@ -19,15 +19,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median as middle
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
 
 from lexfed.errors import ConfigError
-from lexfed.params import Params, Update, add_all
+from lexfed.params import Params, Rows, Update, add_all
 from lexfed.privacy.mechanism import deltas
 from lexfed.wire import Message, Verb, below, under, unpack, well_formed
+
+_SCALAR = torch.zeros(())  # the shape and kind of a weight, or a loss
 
 # From the cohort's weighted updates to one update that stands for their sum; nobody answered: an empty one.
 Rule = Callable[[Iterable[Params]], Update]
@@ -73,18 +75,20 @@ def rule_of(options: Aggregation) -> Rule | None:
 
 
 def heard(verb: Verb, request: Message, reply: Message) -> Params | None:
-    """A reply as the rules take it: numbers of the model's kind, and a weight; None if it is not: its client dropped out."""
+    """A reply as the rules take it: dense, all numbers, with a weight; None if it is not: its client has dropped out."""
     if "rows" in request.meta:
         raise ConfigError("rows of a table are added up, they have no median: set aggregation.rule = 'mean'")
     if not well_formed(verb, request, reply):
         return None
-    update = {name: value for name, value in unpack(reply.arrays).items() if isinstance(value, Tensor)}
-    model = under("delta", below("model", request.arrays))
-    kinds = all(value.dtype == model.get(name, value).dtype for name, value in update.items())
-    numbers = all(value.is_floating_point() and bool(value.isfinite().all()) for value in update.values())
-    # a weight is a number of texts; names are fewer where somebody sent rows instead of the table it was asked for
-    whole = "weight" in update and update["weight"].dtype == torch.float32 and len(update) == len(unpack(reply.arrays))
-    return update if whole and kinds and numbers and update["weight"] >= 1 else None
+    model, update = under("delta", below("model", request.arrays)), unpack(reply.arrays)
+    good = {name: value for name, value in update.items() if _numbers_like(value, model.get(name, _SCALAR))}
+    # a weight is a number of texts: at least one
+    return good if len(good) == len(update) and bool(good.get("weight", torch.zeros(())) >= 1) else None
+
+
+def _numbers_like(value: Tensor | Rows, like: Tensor) -> TypeGuard[Tensor]:
+    alike = isinstance(value, Tensor) and value.shape == like.shape and value.dtype == like.dtype
+    return alike and bool(value.isfinite().all())
 
 
 # --- by coordinate ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""A secret rotation of public word vectors: x Q, with Q orthogonal, each as likely as any other (Haar; Mezzadri, 2007).
+
+    clients:   Q <- rotation(what they share and the server lacks, d)
+               E_k <- rows x Q of the public table, turned as they are looked up
+    attacker:  has the span of rows x Q and all rows x: none of them is nearer to it than chance
+
+Whoever has Q reads everything: one client that works with the server is enough. So does who knows about d pairs
+(x, x Q), by `aligned`. Lengths and angles survive a rotation; lengths can be made equal before it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lexfed.seeds import Seed, numpy_generator
+from lexfed.vocabulary.vectors import PublicTable
+
+TYPICAL = 1000  # the length of a row is that of the first so many, in the mean
+
+
+@lru_cache(maxsize=16)
+def rotation(secret: Seed, dimension: int) -> Tensor:  # (d, d)
+    """The Q of a QR decomposition, its signs fixed by R's diagonal: without that it would not be uniform."""
+    # numpy's generator takes the whole secret; torch's starts from 32 bits, which a server could try out one by one
+    normal = torch.from_numpy(numpy_generator(secret).standard_normal((dimension, dimension)))
+    q, r = torch.linalg.qr(normal)
+    turned: Tensor = (q * r.diagonal().sign()).float()
+    return turned
+
+
+def aligned(public: Tensor, rotated: Tensor) -> Tensor:  # (d, d)
+    """The rotation that brings some rows nearest to others (Procrustes; Schoenemann, 1966): exact from d independent rows."""
+    u, _, v = torch.linalg.svd(public.double().T @ rotated.double())
+    q: Tensor = (u @ v).float()
+    return q
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedVectors:
+    """The rows of an array, each turned when it is asked for: the array itself stays where it is, for all to share."""
+
+    source: npt.NDArray[Any]  # (V, d)
+    rotation: Tensor | None  # (d, d)
+    length: float | None  # of every row; None: as it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.source.shape
+
+    def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
+        x = np.asarray(self.source[rows], dtype=np.float32)
+        if self.length is not None:
+            norms = np.linalg.norm(x, axis=-1, keepdims=True)
+            x = x * (self.length / np.maximum(norms, np.finfo(np.float32).tiny))
+        return x if self.rotation is None else x @ self.rotation.numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class RotatedTable:
+    """A public table as its clients see it; from outside it is like a `PublicTable`."""
+
+    public: PublicTable
+    rotation: Tensor | None
+    normalise: bool
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        return self.public.words
+
+    @property
+    def ids(self) -> Mapping[str, int]:
+        return self.public.ids
+
+    @property
+    def dimension(self) -> int:
+        return self.public.dimension
+
+    @cached_property
+    def vectors(self) -> RotatedVectors:
+        length = None
+        if self.normalise:  # one length for all, the usual one: training starts from numbers of the usual size
+            head = np.asarray(self.public.vectors[:TYPICAL], dtype=np.float32)
+            length = float(np.sqrt(np.square(head).sum(1).mean()))
+        return RotatedVectors(self.public.vectors, self.rotation, length)
+
+    def head(self, size: int) -> "RotatedTable":
+        return replace(self, public=self.public.head(size))
+
+    def rows(self, words: Iterable[str]) -> Tensor:
+        ids = [self.ids[word] for word in words]
+        return torch.from_numpy(self.vectors[ids]).reshape(len(ids), self.dimension)
+
+
+def rotated(public: PublicTable, rotation: Tensor | None, normalise: bool = False) -> PublicTable:
+    """The table for readers, which look words up in a `PublicTable` and need not know that its rows were turned."""
+    if rotation is None and not normalise:
+        return public
+    return cast(PublicTable, RotatedTable(public, rotation, normalise))
