@@ -199,6 +199,37 @@ def vocab_inspect(path: Annotated[Path, typer.Argument(help="A word list, or a r
 
 
 @app.command()
+def audit(
+    target: Annotated[Path, typer.Argument(help="A TOML file, a run, or a recorded wire.", metavar="CONFIG.toml|RUN|WIRE")],
+    settings: Settings = None,
+    attack: Annotated[list[str] | None, typer.Option("--attack", metavar="NAME", help="Only this attack.")] = None,
+    truth: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Of a wire: what it was recorded with.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; default runs/NAME-audit-TIME.")] = None,
+) -> None:
+    """Attack uploads as a curious server could, and say what they give away."""
+    import time
+
+    from lexfed import auditing
+    from lexfed.report import audit as page
+    from lexfed.rundir import refuse_existing
+
+    console = _console()
+    rows, name = auditing.run(target, settings or [], attack or [], truth, lambda line: console.print(line, highlight=False))
+    folder = out or Path("runs") / f"{name}-audit-{time.strftime('%Y%m%d-%H%M%S')}"
+    refuse_existing(folder)
+    folder.mkdir(parents=True)
+    auditing.write(folder, rows)
+    console.print()
+    for title, heads, cells in page.sections(rows):
+        console.print(title, highlight=False)
+        _print_cells(heads, cells)
+        console.print()
+    for line in page.threats(rows):
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})", soft_wrap=True, highlight=False)
+
+
+@app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Default: RUN/report.html.")] = None,
@@ -252,13 +283,17 @@ def _print_results(runs: "list[RunDir]") -> None:
 
 
 def _print_table(rows: list[list[str]], keys: tuple[str, ...]) -> None:
-    from rich.table import Table
-
     from lexfed.report.figures import LABELS
 
+    _print_cells([LABELS.get(key, key) for key in keys], rows)
+
+
+def _print_cells(heads: list[str], rows: list[list[str]]) -> None:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, key in enumerate(keys):
-        table.add_column(LABELS.get(key, key), justify="right" if number else "left", no_wrap=number == 0)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left", no_wrap=number == 0)
     for row in rows:
         table.add_row(*row)
     _console().print(table)

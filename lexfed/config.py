@@ -15,6 +15,7 @@ import tomli_w
 from lexfed.corpus.population import Data
 from lexfed.errors import ConfigError, nearest
 from lexfed.methods.agreement import Agreement
+from lexfed.methods.audit_options import Audit
 from lexfed.methods.centralised import Centralised
 from lexfed.methods.defences import Defences
 from lexfed.methods.evaluation import Evaluation
@@ -77,6 +78,7 @@ class Config:
     aggregation: Aggregation = field(default_factory=Aggregation)
     malice: Malice = field(default_factory=Malice)
     evaluation: Evaluation = field(default_factory=Evaluation)
+    audit: Audit = field(default_factory=Audit)
     fedevocab: FedeVocab = field(default_factory=FedeVocab)
     fedavg_finetune: FineTune = field(default_factory=FineTune)
     fedprox: FedProx = field(default_factory=FedProx)

@@ -102,6 +102,13 @@ class Population:
         tests = None if self.test_starts is None else self.test_starts[[0, -1]]
         return replace(self, train=text, starts=np.array([0, len(text)]), unseen=0, test_starts=tests)
 
+    def trimmed(self, texts: int) -> "Population":
+        """The same clients, each with its first so many texts."""
+        sizes = np.minimum(np.diff(self.starts), texts)
+        rows = np.concatenate([start + np.arange(size) for start, size in zip(self.starts, sizes, strict=False)])
+        starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        return replace(self, train=self.train.take(rows.astype(np.int64)), starts=starts)
+
     def sampled(self, limit: int | None) -> "Population":
         """The same clients, scored on at most `limit` texts of each common set, every class in its share."""
         if limit is None:

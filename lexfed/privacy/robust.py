@@ -87,8 +87,9 @@ def heard(verb: Verb, request: Message, reply: Message) -> Params | None:
 
 
 def _numbers_like(value: Tensor | Rows, like: Tensor) -> TypeGuard[Tensor]:
-    alike = isinstance(value, Tensor) and value.shape == like.shape and value.dtype == like.dtype
-    return alike and bool(value.isfinite().all())
+    if isinstance(value, Rows) or value.shape != like.shape or value.dtype != like.dtype:
+        return False
+    return bool(value.isfinite().all())
 
 
 # --- by coordinate ----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def rotation(secret: Seed, dimension: int) -> Tensor:  # (d, d)
 
 
 def aligned(public: Tensor, rotated: Tensor) -> Tensor:  # (d, d)
-    """The rotation that brings some rows nearest to others (Procrustes; Schoenemann, 1966): exact from d independent rows."""
+    """The rotation that brings some rows nearest to others (Procrustes; Schoenemann, 1966): exact from d of full rank."""
     u, _, v = torch.linalg.svd(public.double().T @ rotated.double())
     q: Tensor = (u @ v).float()
     return q

@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 from lexfed.corpus.catalogue import FOLDER
+from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.errors import DataError
+from lexfed.seeds import derive, numpy_generator
+from lexfed.vocabulary.word import count_words
 
 CACHE = "LEXFED_CACHE"
 
@@ -58,7 +61,12 @@ def from_keyed_vectors(vectors: KeyedVectors) -> PublicTable:
 
 
 def load(name: str) -> PublicTable:
-    """The table at this path, or of this name in the folder LEXFED_DATA: .npz, word2vec/GloVe text, word2vec binary."""
+    """The table at this path, or of this name in the folder LEXFED_DATA: .npz, word2vec/GloVe text, word2vec binary.
+
+    `hashed:100`: no file, but numbers that anybody can make (100 of them) for the words of the embedded film reviews.
+    """
+    if name.startswith("hashed:"):
+        return hashed(name.removeprefix("hashed:"))
     path = Path(os.path.expanduser(name))
     if not path.is_file() and os.environ.get(FOLDER):
         path = Path(os.environ[FOLDER]) / name
@@ -66,6 +74,17 @@ def load(name: str) -> PublicTable:
         raise DataError(f"there are no word vectors at {name}; set vocabulary.vectors")
     about = path.stat()
     return _mapped(path.resolve(), about.st_size, about.st_mtime_ns)
+
+
+@cache
+def hashed(dimension: str) -> PublicTable:
+    """Random vectors that are public: each from its word alone, the most frequent words first."""
+    if not dimension.isdigit() or not 0 < int(dimension) <= 10_000:
+        raise DataError(f"vocabulary.vectors = 'hashed:{dimension}' wants a number of dimensions, as in hashed:100")
+    counts = count_words(load_corpus("imdb"))
+    known = sorted((word for word, count in counts.items() if count >= 5), key=lambda word: (-counts[word], word))
+    draws = [numpy_generator(derive(b"hashed", word)).standard_normal(int(dimension), np.float32) for word in known]
+    return PublicTable(tuple(known), np.stack(draws) * np.float32(0.4))
 
 
 @cache

@@ -22,7 +22,7 @@ ORDER = [
     ["assembly", "checkpoint", "rundir"],
     ["runtime", "report", "audit"],
     ["session"],
-    ["launch", "agreeing"],
+    ["launch", "agreeing", "auditing"],
     ["cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}

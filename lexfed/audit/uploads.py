@@ -1,0 +1,46 @@
+"""Uploads as an attacker has them: how the shared parameters moved, and the model they moved from. Nothing else."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lexfed.audit.transcript import Recorded
+from lexfed.params import Params, Rows
+from lexfed.wire import ClientId, Message, below, unpack
+
+SENDING = ("train", "warm", "skipgram")  # verbs that are answered with an update
+
+
+@dataclass(frozen=True)
+class Upload:
+    round: int
+    client: ClientId
+    model: Params  # what the server had sent
+    delta: Mapping[str, Tensor | Rows]
+    blobs: Mapping[str, bytes]  # what the server had sent beside it: a tokenizer
+
+
+def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
+    """Every answer with its request. Who sent nothing that moves a parameter is left out: there is nothing to read."""
+    sent: dict[tuple[int, int, ClientId], Recorded] = {}
+    for one in sorted(messages, key=lambda m: (m.step, m.ask, m.client, m.direction)):  # down before up
+        if one.verb not in SENDING:
+            continue
+        key = (one.step, one.ask, one.client)
+        if one.direction == "down":
+            sent[key] = one
+        elif key in sent:
+            request = sent.pop(key).message
+            delta = _delta(one.message)
+            if delta:
+                yield Upload(one.round, one.client, below("model", request.arrays), delta, request.blobs)
+
+
+def _delta(message: Message) -> dict[str, Tensor | Rows]:
+    """The update per text, if clients say how many they have: scale tells nothing that these attacks would miss."""
+    update = unpack(message.arrays)
+    weight = update.get("weight")
+    scale = float(weight) if isinstance(weight, Tensor) and float(weight) else 1.0
+    moved = {name.removeprefix("delta/"): value for name, value in update.items() if name.startswith("delta/")}
+    return {name: value / scale if isinstance(value, Tensor) else value for name, value in moved.items()}

@@ -1,0 +1,28 @@
+"""The `[audit]` table: which uploads are attacked, and how."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lexfed.errors import ConfigError
+
+Attack = Literal["rows", "span", "norms", "sentences", "labels"]
+
+
+@dataclass(frozen=True)
+class Audit:
+    attacks: tuple[Attack, ...] = ("rows", "span", "norms", "sentences", "labels")
+    methods: tuple[str, ...] = ()  # default: the configuration's own
+    # each a defence: settings that make it, apart by ";", or "none"
+    defences: tuple[str, ...] = ("none",)
+    sentences: tuple[int, ...] = ()  # texts of a client; default: all it has
+    optimizers: tuple[str, ...] = ()  # default: train.optimizer
+    batches: tuple[int, ...] = ()  # default: train.batch
+    seeds: tuple[int, ...] = ()  # default: seed
+    clients: int = 10  # uploads that are attacked in each cell
+    rounds: int = 1
+    candidates: int = 20_000  # words that the attacker considers
+    others: int = 1_000  # sentences that are not the client's
+
+    def __post_init__(self) -> None:
+        if min(self.clients, self.rounds, self.candidates, self.others) < 1 or any(n < 1 for n in self.sentences):
+            raise ConfigError("audit.clients, rounds, candidates, others and sentences must be at least 1")

@@ -1,0 +1,72 @@
+"""An audit for people: one row per attack and cell, the threat model, and what to make of it."""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lexfed.audit.attackers import THREATS
+from lexfed.files import write_atomically
+from lexfed.report.page import STYLE, table
+
+Row = Mapping[str, Any]
+
+COLUMNS: Mapping[str, str] = {
+    "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts", "optimizer": "optimizer",
+    "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
+    "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
+    "correlation": "correlation", "nothing_to_read": "nothing to read",
+}  # fmt: skip
+TITLES = {
+    "rows": "Rows of a shared table that moved are words",
+    "span": "Words in the span of the first matrix that travels",
+    "norms": "Words by the length of their vectors",
+    "sentences": "Is this sentence of the client's?",
+    "labels": "How frequent is each class?",
+}
+
+
+def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """A title, heads and cells for each attack; what says nothing in all of its rows is left out."""
+    for attack in dict.fromkeys(row["attack"] for row in rows):
+        own = [row for row in rows if row["attack"] == attack]
+        shown = [key for key in COLUMNS if any(row[key] not in (None, 0) for row in own)]
+        shown = [key for key in shown if key != "attacker" or len({row["attacker"] for row in own}) > 1]
+        title = (
+            f"{TITLES.get(attack, attack)} (attacker: {own[0]['attacker']})" if "attacker" not in shown else TITLES[attack]
+        )
+        yield title, [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in own]
+
+
+def cell(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if key.endswith("_interval"):
+        return f"{value[0]:.2f}–{value[1]:.2f}"
+    if key == "defence":
+        return str(value).replace("defences.", "").replace("privacy.", "")
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def threats(rows: Sequence[Row]) -> list[str]:
+    """Who the attackers are; and that an attack which fails is no proof."""
+    met = dict.fromkeys(row["attacker"] for row in rows)
+    lines = [f"{name}: {THREATS[name]}" for name in met if name in THREATS]
+    words = "Words found: of a client's n distinct words, those among the first n guesses; the prior needs no upload."
+    return [*lines, words, "An attack that finds nothing is no proof: another one may."]
+
+
+def write(folder: Path, rows: Sequence[Row]) -> Path:
+    tables = "".join(f"<h2>{html.escape(title)}</h2>{table(heads, cells)}" for title, heads, cells in sections(rows))
+    remarks = "".join(f"<li>{html.escape(line)}</li>" for line in threats(rows))
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>lexfed: audit</title><style>{STYLE}
+body {{ max-width: 90rem }} td, th {{ white-space: nowrap; text-align: left }}
+</style></head><body><h1>What uploads give away</h1>
+<h2>Threat model</h2><ul>{remarks}</ul>
+{tables}</body></html>
+"""
+    path = folder / "audit.html"
+    write_atomically(path, page.encode())
+    return path

@@ -1,0 +1,95 @@
+"""`lexfed audit`: attackers see messages and public files; the truth enters in scoring."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lexfed.audit.score import KEYS
+from lexfed.audit.transcript import transcript
+from lexfed.audit.uploads import uploads
+from tests.conftest import ROOT, Lexfed
+
+QUICK = ROOT / "experiments" / "quick" / "audit.toml"
+# the keys that the issue of an audit names; more may stand beside them
+CONTRACT = (
+    "attack", "method", "defence", "batch", "sentences", "optimizer", "precision", "recall", "f1", "ptlr", "recall_at_n",
+    "prior_recall_at_n", "rare_recall", "auc", "tpr_at_1pct_fpr", "seconds",
+)  # fmt: skip
+
+
+def words(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def audited(lexfed: Lexfed, *arguments: object) -> list[dict[str, Any]]:
+    result = lexfed("audit", *arguments, "--out", "audit")
+    assert result.returncode == 0, result.stderr
+    rows: list[dict[str, Any]] = json.loads(Path("audit/audit.json").read_text())
+    return rows
+
+
+def one(rows: list[dict[str, Any]], **wanted: object) -> dict[str, Any]:
+    found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    assert len(found) == 1, found
+    return found[0]
+
+
+SMALL = ("audit.sentences=[2]", "audit.clients=3", "audit.others=200", "data.clients=6", "data.limit=600")
+
+
+def test_what_two_sentences_give_away_and_to_whom(lexfed: Lexfed) -> None:
+    """The pairs: FedAvg's rows and FedeVocab's span are read, FedeVocab has no rows, a rotation blinds those without it."""
+    rows = audited(lexfed, QUICK, *words(*SMALL))
+    assert all(tuple(row) == KEYS for row in rows)
+    assert set(CONTRACT) <= set(KEYS)
+    assert one(rows, attack="rows", method="fedavg")["recall_at_n"] == 1.0
+    assert one(rows, attack="rows", method="fedevocab", defence="none")["nothing_to_read"] == 3
+    spans = {row["attacker"]: row for row in rows if row["attack"] == "span" and row["defence"] != "none"}
+    open_span = one(rows, attack="span", method="fedevocab", defence="none")
+    assert open_span["recall_at_n"] >= 0.95
+    assert open_span["prior_recall_at_n"] < 0.5
+    assert spans["public files"]["recall_at_n"] <= open_span["prior_recall_at_n"], "at the prior, or below it"
+    assert spans["a colluding client"]["recall_at_n"] >= 0.95, "but one client that talks gives everything back"
+    assert spans["1 d known words"]["recall_at_n"] >= 0.95, "and so do d known words"
+    assert spans["0.5 d known words"]["recall_at_n"] < spans["1 d known words"]["recall_at_n"]
+    assert one(rows, attack="sentences", method="fedevocab", defence="none")["auc"] > 0.95
+    assert "What uploads give away" in Path("audit/audit.html").read_text()
+
+
+def test_vectors_of_one_length_can_not_be_told_by_their_length(lexfed: Lexfed) -> None:
+    defences = 'audit.defences=["defences.rotation=shared", "defences.rotation=shared; defences.normalise=true"]'
+    rows = audited(lexfed, QUICK, *words(*SMALL, defences, 'audit.methods=["fedevocab"]'), "--attack", "norms")
+    plain, normalised = (row["recall_at_n"] for row in rows)
+    assert plain > 0.9
+    assert normalised < 0.05
+
+
+def test_a_recorded_wire_is_read_as_the_configuration_itself(lexfed: Lexfed, tmp_path: Path) -> None:
+    settings = words(*SMALL[1:], "rounds=1", "cohort.size=3", "method=fedavg")
+    assert lexfed("run", QUICK, *settings, "--out", "run", "--record-wire", "wire").returncode == 0
+    assert len(list(uploads(transcript(tmp_path / "wire")))) == 3
+    refused = lexfed("audit", "wire", "--out", "no")
+    assert refused.returncode == 2
+    assert "--truth" in refused.stderr
+    rows = audited(lexfed, "wire", "--truth", "run", "--attack", "rows")
+    assert one(rows, attack="rows")["recall_at_n"] == 1.0
+    assert one(rows, attack="rows")["uploads"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--attack", "telepathy"], "no attack 'telepathy'"),
+        (words("audit.clients=0"), "at least 1"),
+        (words('audit.defences=["defences.rotation=shared"]', 'audit.methods=["fedavg"]'), "fedevocab"),
+        (words("vocabulary.vectors=hashed:many"), "number of dimensions"),
+    ],
+)
+def test_audits_that_can_not_be_meant(arguments: list[str], line: str, lexfed: Lexfed) -> None:
+    result = lexfed("audit", QUICK, *arguments, "--out", "audit")
+    assert result.returncode == 2
+    assert line in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not Path("audit").exists()
