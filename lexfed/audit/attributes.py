@@ -42,7 +42,8 @@ def features(delta: Params, dims: int, seed: Seed) -> Tensor:  # (dims,) float64
             sums.index_add_(0, places % dims, torch.where(places < dims, part, -part))
     if not sums.isfinite().all():
         raise DataError("the upload holds values that are not numbers")
-    return sums / torch.linalg.vector_norm(sums).clamp(min=torch.finfo(torch.float64).tiny)
+    length: Tensor = torch.linalg.vector_norm(sums)
+    return sums / length.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def infer(features_aux: Tensor, labels_aux: Tensor, features_target: Tensor) -> Tensor:  # (A, d), (A,), (T, d) -> (T, C)

@@ -1,7 +1,7 @@
 """Deep leakage from gradients, on embeddings: the text behind one gradient (Zhu, Liu, Han, NeurIPS 2019).
 
     observed  g_l = dL(F(x, W), y) / dW_l                  for every W_l that is shared; one batch, one step, no noise
-    start     x ~ N(0, spread^2), a vector per word;  y = softmax(z), z = 0, a row per text
+    start     x ~ N(0, spread^2), a vector per word;  y = softmax(z), z ~ N(0, 1), a row per text
     descend   D(x, z) = sum_l  |g_l(x, y) - g_l|^2 / |g_l|^2  +  alpha |g_l(x, y) - g_l|_1 / |g_l|_1
     decode    each vector to the word of a table that is nearest by cosine
 
@@ -189,12 +189,14 @@ def _closed_form(model: Classifier, observed: Params, threat: Threat) -> tuple[i
 
 def _start(distance: _Distance, threat: Threat, options: Inversion, seed: Seed) -> tuple[Tensor, Tensor]:
     shape = int(distance.batch.lengths.sum()), threat.dimension
-    x = torch.empty(shape, dtype=torch.float64).normal_(0, options.spread, generator=torch_generator(seed))
+    generator = torch_generator(seed)
+    x = torch.empty(shape, dtype=torch.float64).normal_(0, options.spread, generator=generator)
     if distance.basis is not None:
         x = x @ distance.basis.T  # (N, r)
-    z = torch.zeros(len(threat.lengths), threat.classes, dtype=torch.float64)
+    z = torch.empty(len(threat.lengths), threat.classes, dtype=torch.float64).normal_(generator=generator)
     if distance.batch.labels[0] >= 0:
-        return x.requires_grad_(), z.index_put((torch.arange(len(z)), distance.batch.labels), torch.tensor(100.0).double())
+        z = 100 * F.one_hot(distance.batch.labels, threat.classes).double()  # softmax makes it 0 and 1
+        return x.requires_grad_(), z
     return x.requires_grad_(), z.requires_grad_()
 
 

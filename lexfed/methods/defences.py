@@ -25,7 +25,7 @@ from lexfed.federation import ClientState, Handler, Method
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
 from lexfed.seeds import Seed, derive
 from lexfed.vocabulary.word import count_words
-from lexfed.wire import Message, below, pack
+from lexfed.wire import Message, Verb, below, pack
 
 HELD, UPLOADS = "held_back", "uploads"  # what a client keeps: how often it held back, and how often it was asked
 SENDING = ("train", "warm")  # verbs that are answered with an update
@@ -107,12 +107,13 @@ def minimum_text(handler: Handler, least: int, silent: Silence) -> Handler:
     return handle
 
 
-def counting(handler: Handler) -> Handler:
-    """A layer: the client counts how often it was asked for an upload."""
+def counting(handler: Handler, uploads: int) -> Handler:
+    """A layer: the client counts how often it was asked for an upload, and its counts outlive what a handler forgets."""
 
     def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
         reply, after = handler(message, client, state)
-        return reply, counted(UPLOADS, 1, state, after)
+        after = after if HELD in after.blobs else counted(HELD, 0, state, after)
+        return reply, counted(UPLOADS, uploads, state, after)
 
     return handle
 
@@ -127,12 +128,14 @@ def layered(method: Method, defences: Defences, audited: bool, mechanism: Mechan
     """The method, its uploads counted and, where that is asked for, held back by those who have little text."""
     if not defences.minimum_words and not audited:
         return method
-    handlers = dict(method.client)
-    for verb in set(SENDING) & handlers.keys():
-        if defences.minimum_words:
-            handlers[verb] = minimum_text(handlers[verb], defences.minimum_words, silence(mechanism))
-        handlers[verb] = counting(handlers[verb])
-    return replace(method, client=handlers)
+    silent = silence(mechanism)
+
+    def layers(verb: Verb, handler: Handler) -> Handler:
+        if verb in SENDING and defences.minimum_words:
+            handler = minimum_text(handler, defences.minimum_words, silent)
+        return handler if verb == "evaluate" else counting(handler, int(verb in SENDING))
+
+    return replace(method, client={verb: layers(verb, handler) for verb, handler in method.client.items()})
 
 
 def held_back(clients: Iterable[ClientState]) -> dict[str, int | list[int]]:
