@@ -54,7 +54,7 @@ class TokenizerForFree:
     bias: Literal["mean", "unigrams", "calibrated"] = "calibrated"
     slots: Literal["remap", "reset"] = "remap"  # of the server's optimizer
     heal: int = 0  # epochs on the sampled text before users see the model again
-    heal_lr: float = 0.5
+    heal_lr: float = 2.0
 
     def __post_init__(self) -> None:
         if list(self.switch) != sorted(set(self.switch)) or any(place < 1 for place in self.switch):
