@@ -139,7 +139,7 @@ def test_the_interval_of_an_auc_covers() -> None:
 
 # --- real users -------------------------------------------------------------------------------------------------------
 
-USERS, KNOWN, CLIP = 600, 400, 0.5
+USERS, KNOWN, CLIP = 500, 300, 0.5
 
 
 @cache
@@ -150,7 +150,7 @@ def uploads() -> tuple[list[Params], Tensor, Tensor]:
     names = blogs.users.take(blogs.rows).to_pylist() if blogs.users is not None else []
     _, owner, counts = np.unique(names, return_inverse=True, return_counts=True)
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(counts)
-    texts = TokenizerOptions(kind="word", size=1000, public="imdb", lowercase=True, words_per_user=1000)
+    texts = TokenizerOptions(kind="word", size=1000, public="imdb", lowercase=True, words_per_user=800)
     tokenizer = trained.load(trained.train(islice(public_text(texts), 4000), "word", texts.size))
     model = language.build(LanguageModelOptions(layers=1, width=8, context=16))
     task = LanguageTask(model, 16, Train(optimizer="sgd", lr=5.0, batch=64), texts, 1)
