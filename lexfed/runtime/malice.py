@@ -72,7 +72,8 @@ def invented(words: int, secret: Seed) -> list[str]:
 
 def _stuffed(corpus: Corpus, words: list[str]) -> Corpus:
     """The texts, and some more behind them. Its own are not copied: there may be gigabytes of them."""
-    more = pa.array([" ".join(words)] * COPIES, corpus.texts.type)
+    turned = (words[place % len(words) :] + words[: place % len(words)] for place in range(COPIES))
+    more = pa.array([" ".join(text) for text in turned], corpus.texts.type)  # no two alike: `dp` draws words by the text
     own = corpus.texts.chunks if isinstance(corpus.texts, pa.ChunkedArray) else [corpus.texts]
     rows = np.concatenate([corpus.rows, len(corpus.texts) + np.arange(COPIES)])
     return Corpus(rows, pa.chunked_array([*own, more]))

@@ -47,6 +47,16 @@ MALFORMED = {
     "another shape": {"delta/x": torch.zeros(1), "weight": torch.tensor(1.0)},
     "a name that is not allowed": {"delta/x": torch.zeros(()), "weight": torch.tensor(1.0), "words": torch.zeros(())},
     "a parameter the model does not have": {"delta/y": torch.zeros(()), "weight": torch.tensor(1.0)},
+    "rows of a table that was sent whole": {
+        "delta/x#ids": torch.zeros(1, dtype=torch.int64),
+        "delta/x#values": torch.ones(1, 1),
+        "weight": torch.tensor(1.0),
+    },
+    "numbers in steps of another shape": {
+        "delta/x#int8": torch.zeros((), dtype=torch.int8),
+        "delta/x#scale": torch.ones(3),
+        "weight": torch.tensor(1.0),
+    },
     "half a row update": {"delta/x#ids": torch.zeros(1, dtype=torch.int64), "weight": torch.tensor(1.0)},
     "a weight that is a table": {"delta/x": torch.zeros(()), "weight": torch.zeros(3)},
 }

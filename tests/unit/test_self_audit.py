@@ -328,15 +328,6 @@ def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tm
     assert free == {"uploads": 9, "held": 0, "by_client": [0] * 6}
 
 
-def test_workers_count_alike(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    one = RunDir(run("fedavg", "0.05", tiny, lexfed, "a")).summary()
-    settings = ("--set", "method=fedavg", "--set", "self_audit.limit=0.05")
-    assert lexfed("run", tiny, "--out", "b", "--workers", 2, *settings).returncode == 0
-    two = RunDir(tmp_path / "b").summary()
-    assert one["held_back"] == two["held_back"]
-    assert one["global_accuracy"] == two["global_accuracy"]
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

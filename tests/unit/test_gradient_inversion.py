@@ -1,0 +1,342 @@
+"""Text back from gradients: it works with the right table, and says nothing with the wrong one or under noise.
+
+Figures in the comments are what was measured when the test was written. A search from a random start may end in a valley
+where two words have changed places; the seeds here are ones that don't, and `restarts` is the remedy elsewhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from transformers import BertConfig
+
+from lexfed.audit.gradient_inversion import (
+    Inversion,
+    Row,
+    Target,
+    Threat,
+    as_gradient,
+    cases,
+    cells,
+    decode,
+    experiment,
+    gradients,
+    invert,
+    other_table,
+    private_texts,
+    reconstruct,
+    sentences,
+    target_of,
+    threat_of,
+)
+from lexfed.corpus.catalogue import load
+from lexfed.errors import ConfigError, DataError
+from lexfed.methods.fedrecon import is_private_token
+from lexfed.models.bilstm import TABLE, BiLSTMClassifier
+from lexfed.models.model import EMBEDDING, Batch, Classifier, Example, ModelOptions, collate
+from lexfed.models.transformer import from_config
+from lexfed.params import Params
+from lexfed.seeds import derive, root, torch_generator
+from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer, words
+from tests.conftest import needs_data
+
+D, H, V, CLASSES = 32, 32, 200, 4
+MODEL = BiLSTMClassifier(ModelOptions(embedding=D, hidden=H, dropout=0.0), CLASSES)
+OPTIONS = Inversion(root(0))
+
+
+def drawn(*shape: int, name: str = "x", number: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch_generator(derive(root(number), name)))
+
+
+def small() -> Params:
+    return {**MODEL.init(V, root(1)), TABLE: 0.5 * drawn(V, D, name="table", number=1)}
+
+
+def batch_of(*lengths: int, number: int = 1) -> Batch:
+    """Distinct words, a label per text."""
+    ids = (1 + torch.randperm(V - 1, generator=torch_generator(derive(root(number), "ids")))).split(
+        [*lengths, V - 1 - sum(lengths)]
+    )
+    return collate([Example(text.tolist(), i % CLASSES) for i, text in enumerate(ids[:-1])])
+
+
+def body(model: Classifier, params: Params) -> list[str]:
+    return [name for name in params if model.depth(name) != EMBEDDING]
+
+
+def recovered_ids(params: Params, batch: Batch, options: Inversion, model: Classifier = MODEL) -> tuple[Tensor, Tensor]:
+    """With the right table and with the wrong one."""
+    table = params[model.word_table]
+    observed = gradients(model, params, batch, body(model, params))
+    found = invert(model, params, observed, threat_of(batch, table.shape[1], CLASSES), options)
+    return decode(found.vectors, table), decode(found.vectors, other_table(table, root(5)))
+
+
+def recall(batch: Batch, guess: Tensor) -> float:
+    real = torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]
+    true = set(batch.ids[real].tolist())
+    return len(true & set(guess[real].tolist())) / len(true)
+
+
+# the derivatives
+
+
+def by_hand(params: Mapping[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
+    """The loss of one text (T, d), the LSTM's equations step by step."""
+    states = []
+    for way in ("", "_reverse"):
+        w, u, b, c = (params[f"lstm.{kind}_l0{way}"] for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        h, cell, read = x.new_zeros(H), x.new_zeros(H), []
+        for word in x.flip(0) if way else x:
+            i, f, g, o = (w @ word + b + u @ h + c).split(H)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * cell.tanh()
+            read.append(h)
+        states.append(torch.stack(read).flip(0) if way else torch.stack(read))
+    logits = params["output.weight"] @ torch.cat(states, 1).mean(0) + params["output.bias"]
+    return -(target * logits.log_softmax(0)).sum()
+
+
+def test_the_shared_gradient_is_that_of_the_lstm_equations() -> None:
+    params, batch = small(), batch_of(7)
+    names = body(MODEL, params)
+    observed = gradients(MODEL, params, batch, names)
+    leaves = {name: params[name].clone().requires_grad_() for name in names}
+    loss = by_hand(leaves, params[TABLE][batch.ids[0]], F.one_hot(batch.labels[0], CLASSES).float())
+    for name, value in zip(names, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+        torch.testing.assert_close(observed[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_torch_differentiates_the_lstm_twice_as_the_equations_do() -> None:
+    """d/dx of a function of dL/dW: packed sequences on the CPU, which the search depends on."""
+    params = {name: value.double() for name, value in small().items()}
+    names, x = body(MODEL, params), drawn(5, D).double().requires_grad_()
+    leaves = {name: params[name].requires_grad_() for name in names}
+    batch = Batch(torch.arange(5)[None], torch.tensor([5]), torch.tensor([2]))
+    target = F.one_hot(batch.labels, CLASSES).double()
+    fast = F.cross_entropy(MODEL.logits({**leaves, TABLE: x}, batch, None), target)
+    twice = []
+    for loss in (fast, by_hand(leaves, x, target[0])):
+        first = torch.autograd.grad(loss, list(leaves.values()), create_graph=True)
+        twice.append(torch.autograd.grad(sum((value**3).sum() for value in first), x)[0])
+    torch.testing.assert_close(twice[0], twice[1], rtol=1e-9, atol=1e-14)
+    assert twice[0].abs().max() > 1e-8
+
+
+def test_a_delta_of_one_step_is_a_gradient() -> None:
+    params, batch = small(), batch_of(6, 4)
+    names = body(MODEL, params)
+    observed = gradients(MODEL, params, batch, names)
+    after = {name: params[name] - 0.1 * observed[name] for name in names}
+    again = as_gradient({name: after[name] - params[name] for name in names}, 0.1)
+    for name in names:
+        torch.testing.assert_close(again[name], observed[name], rtol=0, atol=2e-6)  # float32 at weights of 0.2, times 10
+
+
+# decoding
+
+
+def test_decoding_finds_the_nearest_row_whatever_its_length() -> None:
+    table = drawn(3000, 16)
+    ids = torch.randint(3000, (40, 15), generator=torch_generator(root(3)))  # more than a chunk
+    scales = drawn(40, 15, 1, name="scales").abs() + 0.1
+    assert torch.equal(decode(table[ids] * scales, table), ids)
+    noisy = table[ids] + 0.9 * drawn(40, 15, 16, name="noise")
+    slow = [
+        [max(range(3000), key=(F.cosine_similarity(x, table, dim=1)).tolist().__getitem__) for x in row] for row in noisy[:2]
+    ]
+    assert decode(noisy, table)[:2].tolist() == slow
+    assert not torch.equal(decode(noisy, table), ids)
+
+
+def test_sentences_end_where_they_end() -> None:
+    assert sentences(torch.tensor([[1, 2, 0], [2, 0, 0]]), [3, 1], ["a", "b", "c"]) == [["b", "c", "a"], ["c"]]
+
+
+def test_another_table_is_as_large_and_unlike() -> None:
+    table = 0.5 * drawn(V, D)
+    other = other_table(table, root(1))
+    assert float(other.std()) == pytest.approx(float(table.std()), rel=0.05)
+    assert float(F.cosine_similarity(table, other, dim=1).abs().mean()) < 0.2  # sqrt(2 / (pi d)) = 0.14
+
+
+# the attack
+
+
+@pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, alpha=0.01)], ids=["dlg", "tag"])
+def test_a_sentence_is_read_with_the_right_table_and_not_with_the_wrong_one(options: Inversion) -> None:
+    params, batch = small(), batch_of(8)
+    right, wrong = recovered_ids(params, batch, options)
+    assert torch.equal(right, batch.ids), "every word, in order"
+    assert recall(batch, wrong) <= 0.1
+
+
+def test_the_papers_own_search_finds_the_words_too() -> None:
+    params, batch = small(), batch_of(8)
+    right, wrong = recovered_ids(params, batch, replace(OPTIONS, inside=False, steps=300))
+    assert recall(batch, right) >= 0.75
+    assert recall(batch, wrong) <= 0.1
+
+
+def test_noise_on_the_gradient_ends_it() -> None:
+    params, batch = small(), batch_of(8)
+    observed = gradients(MODEL, params, batch, body(MODEL, params))
+    noisy = {n: v + v.norm() / v.numel() ** 0.5 * drawn(*v.shape, name=n) for n, v in observed.items()}  # as long as v
+    found = invert(MODEL, params, noisy, threat_of(batch, D, CLASSES), replace(OPTIONS, steps=100))
+    assert recall(batch, decode(found.vectors, params[TABLE])) <= 0.25
+
+
+def test_two_short_sentences_are_read() -> None:
+    params, batch = small(), batch_of(5, 4)
+    right, wrong = recovered_ids(params, batch, OPTIONS)
+    assert recall(batch, right) >= 0.85
+    assert recall(batch, wrong) <= 0.12  # 1 word of 9
+
+
+@pytest.mark.parametrize("label", range(CLASSES))
+def test_the_label_of_one_text_is_the_falling_class(label: int) -> None:
+    params = small()
+    batch = replace(batch_of(4), labels=torch.tensor([label]))
+    observed = gradients(MODEL, params, batch, body(MODEL, params))
+    found = invert(MODEL, params, observed, threat_of(batch, D, CLASSES), replace(OPTIONS, steps=1))
+    assert int(found.labels.argmax()) == label
+    assert float(found.labels.max()) == 1
+
+
+def test_labels_of_a_batch_are_searched_for() -> None:
+    params, batch = small(), batch_of(5, 4)
+    observed = gradients(MODEL, params, batch, body(MODEL, params))
+    found = invert(MODEL, params, observed, threat_of(batch, D, CLASSES), OPTIONS)
+    assert sorted(found.labels.argmax(1).tolist()) == sorted(batch.labels.tolist())
+    assert found.vectors.shape == (2, 5, D)
+    assert torch.equal(found.vectors[1, 4], torch.zeros(D)), "nothing behind a text's end"
+    assert found.losses[-1] < 0.1 * found.losses[0]
+    assert found.seconds > 0
+
+
+def test_the_best_of_several_starts_is_kept_and_repeats() -> None:
+    params, batch = small(), batch_of(6)
+    observed, threat = gradients(MODEL, params, batch, body(MODEL, params)), threat_of(batch, D, CLASSES)
+    runs = [invert(MODEL, params, observed, threat, Inversion(root(2), steps=12, restarts=n)) for n in (1, 3, 3)]
+    assert runs[1].losses[-1] <= runs[0].losses[-1]
+    assert torch.equal(runs[1].vectors, runs[2].vectors)
+
+
+def test_a_transformer_is_read() -> None:
+    config = BertConfig(
+        vocab_size=V, hidden_size=D, num_hidden_layers=2, num_attention_heads=2, intermediate_size=4 * D,
+        num_labels=CLASSES, max_position_embeddings=32,
+    )  # fmt: skip
+    model = from_config(config)
+    params, batch = model.init(V, root(1)), batch_of(8)
+    right, wrong = recovered_ids(params, batch, replace(OPTIONS, spread=0.02), model)
+    assert recall(batch, right) >= 0.85
+    assert recall(batch, wrong) <= 0.13  # 1 word of 8
+
+
+@needs_data
+def test_a_real_sentence_is_read_among_twenty_thousand_words() -> None:
+    public = load_vectors("glove_6b_100d_top100k.npz").head(20_000)
+    model = BiLSTMClassifier(ModelOptions(embedding=100, hidden=100, dropout=0.0), CLASSES)
+    target = target_of(model, (UNKNOWN, *public.words), public, CLASSES, root(0))
+    text = "oil prices rise after attack on pipeline in northern iraq".split()[:8]
+    batch = collate([Example([target.tokens.index(word) for word in text], 2)])
+    observed = gradients(model, target.params, batch, body(model, target.params))
+    threat, options = threat_of(batch, 100, CLASSES), replace(OPTIONS, restarts=2)
+    assert reconstruct(model, target.params, observed, threat, target.public, target.tokens, options) == [text]
+    wrong = other_table(target.public, root(5))
+    found = invert(model, target.params, observed, threat, replace(options, steps=60))
+    assert recall(batch, decode(found.vectors, wrong)) == 0
+
+
+# the paper's table
+
+
+@pytest.fixture(scope="module")
+def news() -> tuple[Target, list[Example]]:
+    public = load_vectors("glove_6b_100d_top100k.npz").head(5000)
+    corpus = load("ag_news").where("splits", "test")
+    digits = sorted({word for text in corpus for word in words(text) if is_private_token(word)} - set(public.words))
+    tokens = (UNKNOWN, *public.words, *digits)
+    tokenizer = WordTokenizer(Vocabulary(tokens, (0,) * len(tokens)))
+    model = BiLSTMClassifier(ModelOptions(embedding=100, hidden=50, dropout=0.0), CLASSES)
+    return target_of(model, tokens, public, CLASSES, root(0)), private_texts(corpus, tokenizer, 2, 32, root(1))
+
+
+@needs_data
+def test_private_texts_have_three_digit_words(news: tuple[Target, list[Example]]) -> None:
+    target, examples = news
+    for example in examples:
+        assert sum(is_private_token(target.tokens[i]) for i in example.ids) >= 3
+        assert len(example.ids) <= 32
+    with pytest.raises(DataError, match="only 0 of the texts"):
+        private_texts(load("ag_news").where("splits", "test"), WordTokenizer(Vocabulary((UNKNOWN,), (0,))), 1, 32, root(1))
+
+
+@needs_data
+def test_the_papers_table_row_by_row(news: tuple[Target, list[Example]]) -> None:
+    target, examples = news
+    options = Inversion(root(0), steps=60)
+    rows = list(experiment(target, examples, options, batches=(1, 2)))
+    assert {(row.batch, row.first, row.sentences) for row in rows} == {(1, 0, 1), (1, 1, 1), (2, 0, 2)}
+    cell = {(row.attack, row.method, row.decoding, row.batch): row for row in cells(rows)}
+    read, hidden = cell["rows", "fedavg", "-", 1], cell["rows", "fedrecon", "-", 1]
+    assert (read.precision, read.recall, read.ptlr) == (1, 1, 1), "a shared table shows every word"
+    assert hidden.precision == 1
+    assert hidden.ptlr == 0, "FedRecon hides words with a digit, and the others not"
+    for size in (1, 2):
+        wrong, right = (cell["dlg", "fedevocab", decoding, size] for decoding in ("wrong", "right"))
+        assert (wrong.recall or 0) < 0.05, "the paper's figure: decoded with a table that is not the client's"
+        assert (right.recall or 0) > (wrong.recall or 0)
+        assert cell["dlg", "fedrecon", "wrong", size].ptlr == 0
+        assert (cell["dlg", "fedavg", "moved rows", size].recall or 0) >= (right.recall or 0)
+    left = list(experiment(target, examples, options, batches=(1, 2), done={(1, 0), (2, 0)}))
+    kept = [row for row in rows if (row.batch, row.first) == (1, 1)]
+    assert [replace(row, seconds=0) for row in left] == [replace(row, seconds=0) for row in kept], "goes on where it was cut"
+
+
+@needs_data
+def test_cases_stand_side_by_side(news: tuple[Target, list[Example]]) -> None:
+    target, examples = news
+    case = next(cases(target, examples, Inversion(root(0), steps=20)))
+    assert case.original == " ".join(target.tokens[i] for i in examples[0].ids)
+    assert {"fedavg, right", "fedrecon, wrong", "fedevocab, wrong", "fedevocab, right"} <= set(case.read)
+    assert all(len(text.split()) == len(examples[0].ids) for text in case.read.values())
+
+
+def test_cells_are_means_over_texts() -> None:
+    one = Row("dlg", "fedavg", "right", 2, 0, 2, 1.0, 0.5, 0.6, None, 0.4, 3.0, 0.1)
+    last = replace(one, first=2, sentences=1, precision=0.4, ptlr=0.5)
+    (cell,) = cells([one, last])
+    assert (cell.sentences, cell.precision, cell.ptlr) == (3, pytest.approx(0.8), 0.5)
+
+
+# what is refused, and what is said
+
+
+def test_the_threat_is_printed() -> None:
+    text = str(Threat((8, 5), 100, 4))
+    assert "size of the batch (2)" in text
+    assert "(8, 5)" in text
+    assert "not the labels" in text
+    assert "not the labels" not in str(Threat((8, 5), 100, 4, (0, 1)))
+
+
+def test_what_cant_be_is_refused() -> None:
+    for lengths in ((), (3, 5), (4, 0)):
+        with pytest.raises(DataError, match="longest first"):
+            Threat(lengths, 8, 2)
+    with pytest.raises(DataError, match="one for each text"):
+        Threat((3, 2), 8, 2, (1,))
+    with pytest.raises(ConfigError, match="at least 1"):
+        Inversion(root(0), steps=0)
+    with pytest.raises(DataError, match="table"):
+        decode(drawn(2, 3), drawn(5, 4))
+    params, batch = small(), batch_of(3)
+    with pytest.raises(DataError, match="above the word table"):
+        invert(MODEL, params, gradients(MODEL, params, batch, params), threat_of(batch, D, CLASSES), OPTIONS)
