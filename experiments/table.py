@@ -78,7 +78,7 @@ def cell(key: str, values: list[Any]) -> str:
         return "–"
     if isinstance(values[0], str):
         return ", ".join(dict.fromkeys(values))
-    scale, digits = (100, 1) if key in PERCENT else (1, 0 if isinstance(values[0], int) else 3)
+    scale, digits = (100, 1) if key in PERCENT else (1, 0 if isinstance(values[0], int) or values[0] > 100 else 3)
     mean = f"{scale * statistics.mean(values):,.{digits}f}"
     return f"{mean} ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
@@ -113,17 +113,17 @@ def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
     """Language models on the same test users: the ratio of two rows' perplexities, and its standard error over users."""
     from lexfed.metrics.language import TextScore, paired_difference
 
-    rows = {name: [run for run in runs if run.get("users")] for name, runs in figures.items()}
+    rows = {name: {run["seed"]: run for run in runs if run.get("users")} for name, runs in figures.items()}
     lines = []
     for name, runs in rows.items():
         for other in [other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name]:
-            for run, base in zip(runs, rows[other], strict=False):
-                mine, theirs = ([TextScore(nll, words, 0, 0, 0) for nll, words in r["users"]] for r in (run, base))
+            for seed in sorted(runs.keys() & rows[other].keys()):
+                mine, theirs = (
+                    [TextScore(nll, words, 0, 0, 0) for nll, words in r[seed]["users"]] for r in (runs, rows[other])
+                )
                 difference, error = paired_difference(mine, theirs)
                 percent = 100 * (math.exp(difference) - 1)
-                lines.append(
-                    f"{name} against {other}, seed {run['seed']}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users"
-                )
+                lines.append(f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users")
     return "\n".join(lines)
 
 

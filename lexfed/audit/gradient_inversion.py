@@ -79,7 +79,7 @@ class Inversion:
     steps: int = 400
     lr: float = 1.0  # 0.05 is a good one for Adam
     alpha: float = 0.0  # above 0: TAG
-    spread: float = 0.4  # of the first vectors' numbers; GloVe's have 0.5
+    spread: float = 0.01  # of the first vectors' numbers: near 0 is better than as far out as words are (GloVe's: 0.5)
     inside: bool = True
     restarts: int = 1  # the best counts
 

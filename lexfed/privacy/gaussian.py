@@ -24,7 +24,7 @@ from torch import Tensor
 from lexfed.errors import BudgetSpent, ConfigError
 from lexfed.params import Params, Update
 from lexfed.privacy import accounting, noise
-from lexfed.privacy.accounting import Event, Gaussian, Ledger, SampledGaussian
+from lexfed.privacy.accounting import Event, Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.calibration import noise_for, rounds_within
 from lexfed.privacy.mechanism import Asked, deltas, dense
 from lexfed.seeds import Seed, derive
@@ -120,10 +120,9 @@ class GaussianMechanism:
             return ledger
         after = accounting.charge(ledger, "user", event, group=asked.group)
         if self.options.epsilon is not None:
-            *before, last = self.deployment(after) if self.options.noise_cohort is not None else after
-            fits = rounds_within(
-                self.options.epsilon, self.options.delta, tuple(before), "user", last.event, self.options.accountant
-            )
+            *before, last = self.deployment(after)
+            own = tuple(replace(release, group="") for release in before if _same_budget(release, asked.group))
+            fits = rounds_within(self.options.epsilon, self.options.delta, own, "user", last.event, self.options.accountant)
             if last.count > fits:
                 raise BudgetSpent(f"{fits:,} rounds are all that an epsilon of {self.options.epsilon:g} pays for")
         return after
@@ -134,7 +133,7 @@ class GaussianMechanism:
         if cohort is None or population is None:
             return ledger
         event = _sampled(self._multiplier(cohort / population), cohort / population)
-        return tuple(replace(release, event=event) if release.unit == "user" else release for release in ledger)
+        return tuple(replace(release, event=event) if _noisy(release) else release for release in ledger)
 
     def _event(self, asked: Asked) -> Event | None:
         """What one user pays for this exchange; None: there is no noise, and no promise."""
@@ -214,6 +213,15 @@ def _plus(left: Params, right: Params) -> Params:
 
 def _sampled(multiplier: float, share: float) -> Event:
     return Gaussian(multiplier) if share >= 1 else SampledGaussian(multiplier, share)
+
+
+def _noisy(release: Release) -> bool:
+    return release.unit == "user" and not isinstance(release.event, Pure)
+
+
+def _same_budget(release: Release, group: str) -> bool:
+    """Whether it is paid from the budget of this group's training. What users randomise themselves has its own."""
+    return _noisy(release) and release.group in ("", group)
 
 
 def _count(ledger: Ledger, group: str) -> int:

@@ -392,16 +392,19 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
     table = numpy_generator(root(0)).normal(size=(4, 4)).astype(np.float32)
     np.savez(tmp_path / "public.npz", words=np.array(["a", "film", "fine", "dull"]), vectors=table)
     settings = ["method=fedevocab", f"vocabulary.vectors={tmp_path}/public.npz"]
-    on = ["rotation=shared", "normalise=true", "private_layers=first", "embedding_dropout=0.2"]
-    for out, more in (("off", []), ("on", [f"defences.{setting}" for setting in on])):
+    on = ["rotation=shared", "normalise=true", "private_layers=first"]
+    dropping = ["defences.embedding_dropout=0.2"]
+    for out, more in (("off", []), ("dropping", dropping), ("on", [f"defences.{setting}" for setting in on])):
         words_ = [w for setting in settings + more for w in ("--set", setting)]
         result = lexfed("run", tiny, "--out", out, "--record-wire", f"wire-{out}", *words_)
         assert result.returncode == 0, result.stderr
         sent = {name for m in transcript(tmp_path / f"wire-{out}") for name in m.message.arrays}
         kept = [Store(tmp_path / out / "checkpoint/clients").load(k, (99, 0)) for k in range(6)]
-        assert any(name.startswith("delta/lstm.") for name in sent) == (out == "off")
+        assert any(name.startswith("delta/lstm.") for name in sent) == (out != "on")
         assert {KEY in state.blobs for state in kept if state.params} == {out == "on"}
         assert {set(INPUTS) <= state.params.keys() for state in kept if state.params} == {out == "on"}
+    first = [RunDir(tmp_path / out).records()[0]["loss"] for out in ("off", "dropping")]
+    assert first[0] != first[1], "words were left out"
 
 
 # --- what can't be meant ------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from lexfed.methods.parts import loop
 from lexfed.optim import ServerOptimizer
 from lexfed.params import Params
 from lexfed.privacy import accounting
-from lexfed.privacy.accounting import Gaussian, Release, SampledGaussian
+from lexfed.privacy.accounting import Gaussian, Pure, Release, SampledGaussian
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Asked
 from lexfed.privacy.promise import build
@@ -238,6 +238,16 @@ def test_two_halves_of_users_pay_for_their_own_half() -> None:
     alone = (Release("user", SampledGaussian(1.2, 0.01), 2),)
     assert accounting.epsilon(ledger, "user", 1e-6) == accounting.epsilon(alone, "user", 1e-6)
     assert accounting.from_json(accounting.to_json(ledger)) == ledger
+
+
+def test_words_that_users_randomise_themselves_have_a_budget_of_their_own() -> None:
+    options = replace(CENTRAL, noise=1.0, epsilon=3.0, accountant="rdp", noise_cohort=20.0, population=2000)
+    mechanism, asked = GaussianMechanism(options, 1), replace(ASK, group="half 2")
+    sketch = (Release("user", Pure(24.0), group="half 1"),)
+    ledger = mechanism.charge(sketch, asked, {})
+    assert ledger[0] == sketch[0], "it stays what it was"
+    assert mechanism.deployment(ledger)[0] == sketch[0]
+    assert accounting.epsilon(mechanism.deployment(ledger), "user", 1e-6, "rdp") == 24.0, "and is what its half paid"
 
 
 # --- local noise
