@@ -1,4 +1,4 @@
-"""Auditing the mechanism in one run: users with updates of our own making, each there by a coin, guessed from what is released."""
+"""Auditing the mechanism in one run: users of our own making, each there by a coin, guessed from what is released."""
 
 from collections.abc import Iterator
 from dataclasses import replace
