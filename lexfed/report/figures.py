@@ -41,13 +41,14 @@ LABELS: Mapping[str, str] = {
     "word_accuracy": "word accuracy",
     "tokens_per_word": "tokens per word",
     "oov_rate": "unknown words",
-    "unigram_kld": "KL divergence of its text from the users'",
+    "unigram_kld": "KL divergence",
     "tokenizer_switches": "tokenizer switches",
     "test_users": "test users",
     "epsilon_this_run": "epsilon of this run",
-    "epsilon_deployment": "epsilon of the deployment whose noise it carries",
+    "epsilon_deployment": "epsilon of the deployment",
     "delta": "delta",
     "privacy": "privacy",
+    "held_back": "uploads held back",
     "seconds": "seconds",
     "stopped": "ended",
 }
@@ -58,6 +59,8 @@ def human(key: str, value: Any) -> str:
         return "–"
     if isinstance(value, str):
         return value
+    if key == "held_back":
+        return f"{value['held']} of {value['uploads']}"
     if key.startswith("bytes"):
         return size(value)
     if key.endswith("heldout_loss") or "wordsim" in key or "simlex" in key:

@@ -1,7 +1,8 @@
 """Text back from gradients: it works with the right table, and says nothing with the wrong one or under noise.
 
 Figures in the comments are what was measured when the test was written. A search from a random start may end in a valley
-where two words have changed places; the seeds here are ones that don't, and `restarts` is the remedy elsewhere.
+where words have changed places: of five starts on the sentence of eight words, two find every word in order, and three
+find seven words of which five are in place. So where order is asserted there are `restarts`, or a case where one is enough.
 """
 
 from collections.abc import Mapping
@@ -138,6 +139,23 @@ def test_a_delta_of_one_step_is_a_gradient() -> None:
         torch.testing.assert_close(again[name], observed[name], rtol=0, atol=2e-6)  # float32 at weights of 0.2, times 10
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_the_distance_is_the_one_of_the_docstring(alpha: float) -> None:
+    """At a start so near 0 that it is 0: every vector and, for the single text, the true label."""
+    params, batch = small(), batch_of(6)
+    names = body(MODEL, params)
+    observed = gradients(MODEL, params, batch, names)
+    at_zero = gradients(MODEL, {**params, TABLE: torch.zeros(V, D)}, batch, names)
+    expected = 0.0
+    for name in names:
+        gap, true = at_zero[name] - observed[name], observed[name]
+        expected += float(gap.square().sum() / true.square().sum() + alpha * gap.abs().sum() / true.abs().sum())
+    options = Inversion(root(0), steps=1, alpha=alpha, spread=1e-9)
+    assert invert(MODEL, params, observed, threat_of(batch, D, CLASSES), options).losses[0] == pytest.approx(
+        expected, rel=1e-4
+    )
+
+
 # decoding
 
 
@@ -168,7 +186,9 @@ def test_another_table_is_as_large_and_unlike() -> None:
 # the attack
 
 
-@pytest.mark.parametrize("options", [OPTIONS, replace(OPTIONS, alpha=0.01)], ids=["dlg", "tag"])
+@pytest.mark.parametrize(
+    "options", [replace(OPTIONS, restarts=4), replace(OPTIONS, alpha=0.01, restarts=4)], ids=["dlg", "tag"]
+)
 def test_a_sentence_is_read_with_the_right_table_and_not_with_the_wrong_one(options: Inversion) -> None:
     params, batch = small(), batch_of(8)
     right, wrong = recovered_ids(params, batch, options)
@@ -178,7 +198,7 @@ def test_a_sentence_is_read_with_the_right_table_and_not_with_the_wrong_one(opti
 
 def test_the_papers_own_search_finds_the_words_too() -> None:
     params, batch = small(), batch_of(8)
-    right, wrong = recovered_ids(params, batch, replace(OPTIONS, inside=False, steps=300))
+    right, wrong = recovered_ids(params, batch, replace(OPTIONS, inside=False, steps=200))
     assert recall(batch, right) >= 0.75
     assert recall(batch, wrong) <= 0.1
 

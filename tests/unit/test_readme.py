@@ -63,7 +63,7 @@ def table(text: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "private", "agreed"])
+@pytest.mark.parametrize("name", ["fedavg", "private", "agreed", "learned"])
 def test_the_quick_experiments_take_less_than_a_minute(name: str, lexfed: Lexfed, tmp_path: Path) -> None:
     import time
 
@@ -74,3 +74,12 @@ def test_the_quick_experiments_take_less_than_a_minute(name: str, lexfed: Lexfed
     assert lexfed("run", ROOT / f"experiments/quick/{name}.toml", "--out", tmp_path / "b").returncode == 0
     one, two = (next((tmp_path / run / "artifacts").glob("*.safetensors")).read_bytes() for run in "ab")
     assert one == two, "bit for bit"
+
+
+@pytest.mark.slow
+def test_the_quick_audit_takes_less_than_a_minute(lexfed: Lexfed, tmp_path: Path) -> None:
+    import time
+
+    started = time.perf_counter()
+    assert lexfed("audit", ROOT / "experiments/quick/audit.toml", "--out", tmp_path / "a").returncode == 0
+    assert time.perf_counter() - started < 60
