@@ -225,7 +225,7 @@ def test_two_short_sentences_are_read_with_their_labels() -> None:
 
 
 @pytest.mark.parametrize("label", range(CLASSES))
-def test_the_label_of_one_text_is_the_falling_class(label: int) -> None:
+def test_the_label_of_one_text_is_the_negative_entry(label: int) -> None:
     params = small()
     batch = replace(batch_of(4), labels=torch.tensor([label]))
     observed = gradients(MODEL, params, batch, body(MODEL, params))
