@@ -10,8 +10,9 @@ its own unit, else the largest hides the others. `inside` keeps x in the row spa
 all true vectors lie, if that leaves room: fewer unknowns; off, it is the papers' search. The label of a single text is
 not searched for: one entry of the output bias's gradient is negative, that of the label.
 
-FedeVocab (Zhang et al., EMNLP 2022, sec. 4.2, A.3) reports that 1.3 % of the private tokens leak. Its attacker decodes with a table that is
-not the client's ("wrong" below); whether the search worked shows in the same vectors beside the public table ("right").
+FedeVocab (Zhang et al., EMNLP 2022, sec. 4.2, A.3) reports that 1.3 % of the private tokens leak. Its attacker decodes
+with a table that is not the client's ("wrong" below); whether the search worked shows in the same vectors beside the
+public table ("right").
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
