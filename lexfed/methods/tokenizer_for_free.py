@@ -168,11 +168,14 @@ CALIBRATION = 1_000  # texts: enough for the tokens that matter
 
 
 def _calibrated(task: LanguageTask, params: Params, sequences: list[list[int]]) -> torch.Tensor:
-    """Move the bias until the model expects each token as often as the texts have it: log(counted / expected), thrice."""
-    counted = torch.bincount(torch.tensor([t for ids in sequences for t in ids[1:]]), minlength=len(params[BIAS])) + 0.1
+    """Move the bias until the model expects each token as often as the texts have it: log(counted / expected), thrice.
+
+    One occurrence more of each: a byte that the sample lacks must stay possible, for users who write in other scripts.
+    """
+    counted = torch.bincount(torch.tensor([t for ids in sequences for t in ids[1:]]), minlength=len(params[BIAS])) + 1
     bias = params[BIAS]
     for _ in range(3):
-        expected = expected_tokens(task.model, {**params, BIAS: bias}, sequences) + 0.1
+        expected = expected_tokens(task.model, {**params, BIAS: bias}, sequences) + 1
         bias = bias + torch.log(counted / expected)
     return bias
 
