@@ -31,6 +31,14 @@ class Cell:
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
 
+    def merge(self, other: "Cell") -> None:
+        """Add what was found with another seed."""
+        self.figures += other.figures
+        self.pairs += other.pairs
+        self.nothing += other.nothing
+        self.seeds |= other.seeds
+        self.seconds += other.seconds
+
     def row(self) -> dict[str, Any]:
         values = {key: _mean(one.get(key) for one in self.figures) for key in FIGURES}
         row = {

@@ -20,7 +20,8 @@ ORDER = [
     ["methods"],
     ["config"],
     ["assembly", "checkpoint", "rundir"],
-    ["runtime", "audit"],
+    ["runtime"],
+    ["audit"],  # acts out a configuration to attack it
     ["report"],
     ["session"],
     ["launch", "agreeing", "auditing"],

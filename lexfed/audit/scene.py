@@ -1,0 +1,105 @@
+"""What is attacked: uploads as a configuration makes them, the public files beside them, and the truth for scoring."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lexfed.assembly import Assembly
+from lexfed.audit.attackers import Public
+from lexfed.audit.score import Cell
+from lexfed.audit.transcript import Recorded
+from lexfed.audit.uploads import Upload, uploads
+from lexfed.corpus.population import Client, Population
+from lexfed.federation import Federation, Requests, ServerState, plain
+from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.store import Store
+from lexfed.seeds import derive, root
+from lexfed.vocabulary import vectors
+from lexfed.wire import ClientId, Message, Verb
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is attacked, and the truth it is scored with."""
+
+    about: Mapping[str, Any]
+    assembly: Assembly
+    uploads: Sequence[Upload]
+    everyone: Population  # with all their texts: the sentences that are not the client's come from here
+
+    def client(self, upload: Upload) -> Client:
+        return self.assembly.population.client(upload.client)
+
+    @cached_property
+    def public(self) -> Public:
+        """The files that every attacker has."""
+        config, tokens = self.assembly.config, tuple(self.assembly.tokenizer.vocabulary.tokens)
+        if not config.vocabulary.vectors:
+            return Public(tokens=tokens)
+        table = vectors.load(config.vocabulary.vectors).head(config.audit.candidates)
+        return Public(table.words, torch.from_numpy(np.asarray(table.vectors[:], dtype=np.float32)), tokens)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Of one scene, a cell for every attack and attacker."""
+
+    about: Mapping[str, Any]
+    seed: int
+    cells: dict[tuple[Any, ...], Cell] = field(default_factory=dict)
+
+    def cell(self, attack: str, attacker: str) -> Cell:
+        about = {"attack": attack, "attacker": attacker, **self.about}
+        one = self.cells.setdefault(tuple(about.values()), Cell(about))
+        one.seeds.add(self.seed)
+        return one
+
+
+Figures = Mapping[str, float | None]
+Attack = Callable[[Scene, Findings], None]
+
+
+def timed(cell: Cell, work: Callable[[], Figures | None]) -> None:
+    """Do it, and write down what it found: None where there was nothing to read."""
+    started = time.perf_counter()
+    figures = work()
+    cell.seconds += time.perf_counter() - started
+    if figures is None:
+        cell.nothing += 1
+    else:
+        cell.figures.append(figures)
+
+
+def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
+    """Run the first rounds for real, and keep what crossed the wire."""
+    torch.set_num_threads(1)
+    config = assembly.config
+    everyone, sentences = assembly.population, about["sentences"]
+    if sentences is not None:
+        assembly = replace(assembly, population=everyone.trimmed(sentences))
+    heard: list[Recorded] = []
+    with tempfile.TemporaryDirectory() as folder:
+        federation = listened(simulate(Site(assembly, Store(Path(folder)))), heard)
+        server = assembly.method.server(federation, derive(root(config.seed), "server"), ServerState())
+        for state in server:
+            if state.round >= config.audit.rounds:
+                break
+    return Scene(about, assembly, list(uploads(heard))[: config.audit.clients * config.audit.rounds], everyone)
+
+
+def listened(federation: Federation, heard: list[Recorded]) -> Federation:
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        for client, reply in federation.ask(verb, requests):
+            meta = requests[client].meta
+            down = Recorded(int(meta["round"]), int(meta["step"]), int(meta["ask"]), client, "down", verb, requests[client])
+            heard.extend((down, replace(down, direction="up", message=reply)))
+            yield client, reply
+
+    return Federation(federation.clients, ask, plain(ask))
