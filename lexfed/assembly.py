@@ -60,6 +60,8 @@ def assemble(config: Config) -> Assembly:
     self_audit.check(config.self_audit, config.method, config.model.name)
     people = population.build(config.data, derive(root(config.seed), "data"))
     kinds = {"federated_word2vec": _word_vectors, "tokenizer_for_free": _language}
+    if config.server.average and config.method in kinds:
+        raise ConfigError(f"server.average is for classifiers, not for method = '{config.method}'")
     return kinds.get(config.method, _classifier)(config, people)
 
 

@@ -10,6 +10,11 @@ Delta is the averaged client update, x the parameters:
     yogi      v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)           (m and x as adam)
 
 v starts at tau^2, the smallest start their analysis allows; there is no bias correction.
+
+A cohort of few, unlike clients pulls the model to and fro. With `average` = a the model that is scored and released is a
+mean of those that training went through, the last ones most (Polyak and Juditsky, 1992, with forgetting):
+
+    y <- x after the first step, then y <- a y + (1 - a) x           training itself goes on from x
 """
 
 from collections.abc import Mapping
@@ -23,6 +28,8 @@ from lexfed.errors import ConfigError
 from lexfed.params import Params, Rows, Update
 
 Slots = Mapping[str, Params]
+
+AVERAGE = "average"
 
 
 class Stepper(Protocol):
@@ -38,12 +45,15 @@ class ServerOptimizer:
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
+    average: float = 0.0  # of the models before, in the one that is scored and released; 0: the last model alone
 
     def __post_init__(self) -> None:
         if not self.lr > 0 or not self.tau > 0:
             raise ConfigError("server.lr and server.tau must be above 0")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ConfigError("server.beta1 and server.beta2 must be at least 0 and below 1")
+        if not 0 <= self.average < 1:
+            raise ConfigError("server.average must be at least 0 and below 1")
 
     def step(self, params: Params, update: Update, slots: Slots) -> tuple[Params, Slots]:
         """The next parameters and slots. A parameter without an update stays as it is, and so do its slots."""
@@ -54,6 +64,9 @@ class ServerOptimizer:
                 raise ValueError("rows need a step of their own")
             direction = self._direction(name, delta, after)
             result[name] = params[name] + self.lr * direction
+        if self.average:
+            before = slots.get(AVERAGE, result)
+            after[AVERAGE] = {name: before[name] + (1 - self.average) * (x - before[name]) for name, x in result.items()}
         return result, after
 
     def _slot_names(self) -> tuple[str, ...]:
@@ -74,3 +87,8 @@ class ServerOptimizer:
         else:
             slots["v"][name] = v - (1 - self.beta2) * square * torch.sign(v - square)
         return slots["m"][name] / (slots["v"][name].sqrt() + self.tau)
+
+
+def released(params: Params, slots: Slots) -> Params:
+    """The model that is scored and given away: the last one, or the mean that was kept beside it."""
+    return slots.get(AVERAGE, params)

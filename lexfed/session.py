@@ -24,6 +24,7 @@ from lexfed.files import write_atomically
 from lexfed.memory import give_back, return_large_blocks
 from lexfed.methods.defences import held_back
 from lexfed.methods.evaluation import evaluate
+from lexfed.optim import released
 from lexfed.params import Params, count
 from lexfed.privacy.accounting import to_json
 from lexfed.privacy.robust import Rule, heard, rule_of
@@ -159,6 +160,7 @@ def _record(run: Run, federation: Federation, state: ServerState, tally: Tally) 
 
 
 def _scores(run: Run, federation: Federation, state: ServerState, last: bool) -> Figures:
+    state = replace(state, params=released(state.params, state.opt_state))
     evaluation, people, score = run.assembly.config.evaluation, run.assembly.population, run.assembly.method.score
     if score is not None:
         due = last or (evaluation.every and state.round % evaluation.every == 0)
@@ -177,7 +179,8 @@ def _write_artifacts(run: Run, state: ServerState) -> None:
     if run.assembly.method.artifacts is not None:
         run.assembly.method.artifacts(state, run.directory.artifacts)
         return
-    write_atomically(run.directory.artifacts / "model.safetensors", encode(Message(state.params)))
+    model = Message(released(state.params, state.opt_state))
+    write_atomically(run.directory.artifacts / "model.safetensors", encode(model))
     if _common_words(run):
         vocabulary = "".join(f"{token}\n" for token in run.assembly.tokenizer.vocabulary.tokens)
         write_atomically(run.directory.artifacts / "vocabulary.txt", vocabulary.encode())

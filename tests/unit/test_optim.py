@@ -1,12 +1,16 @@
 """Server steps against the papers' formulas, one number at a time (Reddi et al. 2021, Algorithm 2; Hsu et al. 2019)."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
-from lexfed.optim import ServerOptimizer, Slots
+from lexfed import checkpoint
+from lexfed.optim import ServerOptimizer, Slots, released
 from lexfed.params import Params
+from lexfed.wire import read
+from tests.conftest import ROOT, Lexfed
 
 DELTAS = [0.5, -0.25, 0.125, 2.0]
 LR, B1, B2, TAU = 0.3, 0.9, 0.99, 1e-3
@@ -47,3 +51,31 @@ def test_no_update_is_no_step(kind: str) -> None:
     assert {s: {n: v.tolist() for n, v in p.items()} for s, p in kept.items()} == {
         s: {n: v.tolist() for n, v in p.items()} for s, p in slots.items()
     }
+
+
+def test_the_mean_of_models_forgets_the_oldest_and_leaves_training_alone() -> None:
+    plain, averaging = ServerOptimizer("momentum"), ServerOptimizer("momentum", average=0.75)
+    x: Params = {"x": torch.zeros(2, dtype=torch.float64)}
+    also, slots, kept = x, dict[str, Params](), dict[str, Params]()
+    y = math.nan
+    for d in DELTAS:
+        x, slots = plain.step(x, {"x": torch.full((2,), d, dtype=torch.float64)}, slots)  # type: ignore[assignment]
+        also, kept = averaging.step(also, {"x": torch.full((2,), d, dtype=torch.float64)}, kept)  # type: ignore[assignment]
+        y = float(x["x"][0]) if math.isnan(y) else 0.75 * y + 0.25 * float(x["x"][0])
+        assert torch.equal(also["x"], x["x"])
+        assert released(also, kept)["x"].tolist() == pytest.approx([y, y], rel=1e-12)
+    assert released(x, slots)["x"] is x["x"]
+
+
+def test_what_is_scored_and_released_is_the_mean_of_the_models(lexfed: Lexfed, tmp_path: Path) -> None:
+    settings = ["rounds=3", "keep=[1, 2, 3]", "server.average=0.5", "data.clients=4", "data.limit=200", "cohort.size=2"]
+    words = [word for setting in settings for word in ("--set", setting)]
+    result = lexfed("run", ROOT / "experiments" / "quick" / "fedavg.toml", *words, "--out", "run")
+    assert result.returncode == 0, result.stderr
+    one, two, three = (checkpoint.load(tmp_path / "run" / "kept" / f"00000{n}").state.params for n in (1, 2, 3))
+    model = read(tmp_path / "run" / "artifacts" / "model.safetensors").arrays
+    for name, value in model.items():
+        torch.testing.assert_close(value, one[name] / 4 + two[name] / 4 + three[name] / 2)
+    refused = lexfed("run", ROOT / "experiments" / "quick" / "agreed.toml", "--set", "server.average=0.5", "--out", "no")
+    assert refused.returncode == 2
+    assert "server.average is for classifiers" in refused.stderr
