@@ -9,14 +9,10 @@ With alpha = 0 this is DLG, above it TAG (Deng et al., Findings of EMNLP 2021). 
 its own unit, else the largest hides the others. `inside` keeps x in the row space of the first matrix's gradient, where
 all true vectors lie, if that leaves room: fewer unknowns; off, it is the papers' search. The label of a single text is
 not searched for: one entry of the output bias's gradient is negative, that of the label.
-
-FedeVocab (Zhang et al., EMNLP 2022, sec. 4.2, A.3) reports that 1.3 % of the private tokens leak. Its attacker decodes
-with a table that is not the client's ("wrong" below); whether the search worked shows in the same vectors beside the
-public table ("right").
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import isfinite
 from time import process_time
 from typing import Literal
@@ -26,19 +22,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lexfed.corpus.text import Corpus
 from lexfed.errors import ConfigError, DataError, DivergedError
-from lexfed.methods.fedrecon import is_private_token
-from lexfed.metrics.leakage import Spectrum, moved_rows, ranking, rouge, score_words, span
+from lexfed.metrics.leakage import Spectrum, span
 from lexfed.models.bilstm import INPUTS
-from lexfed.models.model import EMBEDDING, HEAD, Batch, Classifier, Example, collate
+from lexfed.models.model import HEAD, Batch, Classifier
 from lexfed.params import Params
-from lexfed.seeds import Seed, derive, numpy_generator, torch_generator
-from lexfed.vocabulary.reading import initial_rows
-from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.word import Tokenizer
+from lexfed.seeds import Seed, derive, torch_generator
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64)  # Figure 3
 ENOUGH = 1e-6  # of D: the gradients agree up to float32's rounding, another start finds nothing better
 FAINT = 1e-5  # of the largest tensor's norm: what is smaller is rounding (a key's bias has no gradient at all)
 CHUNK = 256  # vectors at a time beside the whole table
@@ -253,6 +243,11 @@ def decode(vectors: Tensor, table: Tensor) -> Tensor:  # (..., d), (V, d) -> (..
     return torch.cat([(part @ rows).argmax(1) for part in parts]).view(vectors.shape[:-1])
 
 
+def other_table(table: Tensor, seed: Seed) -> Tensor:  # (V, d)
+    """As another model would have it: drawn anew, numbers as large as the table's."""
+    return torch.empty_like(table).normal_(0, float(table.std()), generator=torch_generator(seed))
+
+
 def sentences(ids: Tensor, lengths: Iterable[int], tokens: Sequence[str]) -> list[list[str]]:
     return [[tokens[i] for i in row[:length]] for row, length in zip(ids.tolist(), lengths, strict=True)]
 
@@ -268,177 +263,3 @@ def reconstruct(
 ) -> list[list[str]]:
     """The words of each text, longest text first, as this table (V, d) names them."""
     return sentences(decode(invert(model, params, observed, threat, options).vectors, table), threat.lengths, tokens)
-
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """A client's model, and the table that the public has for the same tokens."""
-
-    model: Classifier
-    params: Params  # the client's word table among them
-    tokens: Sequence[str]  # by row
-    public: Tensor  # (V, d)
-    classes: int
-
-    @property
-    def private(self) -> Tensor:  # (V,) bool: FedRecon's private rows, and what PTLR counts
-        return torch.tensor([is_private_token(token) for token in self.tokens])
-
-
-def target_of(model: Classifier, tokens: tuple[str, ...], public: PublicTable, classes: int, seed: Seed) -> Target:
-    """An untrained body under the public table. A token that the table lacks gets a vector, taken for public as well."""
-    table = initial_rows(tokens, public, public.dimension, torch_generator(derive(seed, "table")))
-    params = {**model.init(len(tokens), derive(seed, "body")), model.word_table: table}
-    return Target(model, params, tokens, table, classes)
-
-
-def private_texts(corpus: Corpus, tokenizer: Tokenizer, count: int, longest: int, seed: Seed) -> list[Example]:
-    """Texts of at most so many words, at least three of them with a digit (A.3), drawn without replacement."""
-    private = {i for i, token in enumerate(tokenizer.vocabulary.tokens) if is_private_token(token)}
-    drawn = corpus.take(numpy_generator(derive(seed, "texts")).permutation(len(corpus)))
-    found = []
-    for text, label in zip(drawn, drawn.labels, strict=True):
-        # a '#' in AG News is the rest of an HTML entity, '#36;' for a dollar: its digits are no one's
-        ids = [] if "#" in text else tokenizer.encode(text)
-        if len(ids) <= longest and sum(i in private for i in ids) >= 3:
-            found.append(Example(ids, int(label)))
-        if len(found) == count:
-            return found
-    raise DataError(f"only {len(found)} of the texts have at most {longest} words, three of them with a digit")
-
-
-def other_table(table: Tensor, seed: Seed) -> Tensor:  # (V, d)
-    """As another model would have it: drawn anew, numbers as large as the table's."""
-    return torch.empty_like(table).normal_(0, float(table.std()), generator=torch_generator(seed))
-
-
-@dataclass(frozen=True)
-class Row:
-    """One way to read one batch; or, from `cells`, the mean over batches."""
-
-    attack: str  # rows (read directly), dlg or tag
-    method: str  # what is shared: fedavg all, fedrecon all but the rows with digits, fedevocab no row
-    decoding: str  # right, wrong; right among moved rows, right within the span; - where nothing is decoded
-    batch: int
-    first: int  # where the batch begins among the texts
-    sentences: int
-    precision: float | None
-    recall: float | None
-    f1: float | None
-    ptlr: float | None  # None if no word has a digit
-    rouge_l: float | None  # None where no order is guessed
-    seconds: float
-    loss: float | None  # of the inversion
-
-
-def experiment(
-    target: Target,
-    examples: Sequence[Example],
-    options: Inversion,
-    batches: Sequence[int] = BATCHES,
-    done: Collection[tuple[int, int]] = (),
-) -> Iterator[Row]:
-    """All rows of a batch, batch after batch: `done` are the (batch, first) of rows that are there already."""
-    for size in batches:
-        for first in range(0, len(examples), size):
-            if (size, first) not in done:
-                yield from _attacked(target, examples[first : first + size], options, size, first)
-
-
-def _attacked(target: Target, examples: Sequence[Example], options: Inversion, size: int, first: int) -> Iterator[Row]:
-    batch = collate(examples)
-    observed = gradients(target.model, target.params, batch, target.params)
-    moved = moved_rows(observed[target.model.word_table])
-    for method, seen in (("fedavg", moved), ("fedrecon", moved[~target.private[moved]])):
-        yield Row("rows", method, "-", size, first, len(batch), *_score(target, batch, seen), None, 0.0, None)
-    recovered, ways = _ways(target, batch, observed, options)
-    attack = "tag" if options.alpha else "dlg"
-    real = torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]  # (B, T)
-    for (method, decoding), ids in ways.items():
-        scores = _score(target, batch, torch.unique(ids[real]))
-        order, cost, loss = _rouge_l(batch, ids), recovered.seconds, recovered.losses[-1]
-        yield Row(attack, method, decoding, size, first, len(batch), *scores, order, cost, loss)
-
-
-def _ways(
-    target: Target, batch: Batch, observed: Params, options: Inversion
-) -> tuple[Recovered, dict[tuple[str, str], Tensor]]:
-    """One search, as the layers above the embedding are shared alike; then the table of each method, (B, T) ids each."""
-    body = {name: value for name, value in observed.items() if target.model.depth(name) != EMBEDDING}
-    threat = threat_of(batch, target.public.shape[1], target.classes)
-    recovered = invert(target.model, target.params, body, threat, options)
-    wrong = other_table(target.public, derive(options.seed, "wrong"))
-
-    def among(rows: Tensor) -> Tensor:
-        return rows[decode(recovered.vectors, target.public[rows])]
-
-    right = decode(recovered.vectors, target.public)
-    ways = {
-        ("fedavg", "right"): right,
-        ("fedavg", "moved rows"): among(moved_rows(observed[target.model.word_table])),
-        ("fedrecon", "wrong"): decode(recovered.vectors, torch.where(target.private[:, None], wrong, target.public)),
-        ("fedrecon", "right"): right,
-        ("fedevocab", "wrong"): decode(recovered.vectors, wrong),
-        ("fedevocab", "right"): right,
-    }
-    found = spectrum(body)
-    if found is not None and found.exact:  # the span names the words, the search their order
-        ways["fedevocab", "span"] = among(ranking(found, target.public)[: found.rank])
-    return recovered, ways
-
-
-def _score(target: Target, batch: Batch, guess: Tensor) -> tuple[float, float, float, float | None]:
-    """Precision, recall, F1 and PTLR of the distinct words of a batch."""
-    prior, tries = torch.arange(len(target.tokens)), len(guess)
-    truth = {i for row, n in zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True) for i in row[:n]}
-    digits = {i for i in truth if is_private_token(target.tokens[i])}
-    leak = score_words(guess, truth, prior, target.tokens, guesses=tries)
-    # a ranking's PTLR is at n; here every guess counts, and the recall of the words with a digit is just that
-    ptlr = score_words(guess, digits, prior, target.tokens, guesses=tries).recall if digits else None
-    return leak.precision, leak.recall, leak.f1, ptlr
-
-
-def _rouge_l(batch: Batch, ids: Tensor) -> float:
-    """A text beside the best guess of its length: which of equally long texts is which, no gradient tells."""
-    lengths = batch.lengths.tolist()
-    true, tried = ([list(map(str, row[:n])) for row, n in zip(x.tolist(), lengths, strict=True)] for x in (batch.ids, ids))
-    best = [max(rouge(text, guess).longest for guess in tried if len(guess) == len(text)) for text in true]
-    return sum(best) / len(best)
-
-
-def cells(rows: Iterable[Row]) -> list[Row]:
-    """The mean of each cell over its batches, weighted by texts; seconds are those of one batch."""
-    groups: dict[tuple[str, str, str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.attack, row.method, row.decoding, row.batch), []).append(row)
-    return [_mean(group) for group in groups.values()]
-
-
-def _mean(group: Sequence[Row]) -> Row:
-    def mean(name: str) -> float | None:
-        pairs = [(getattr(row, name), row.sentences) for row in group if getattr(row, name) is not None]
-        return sum(value * n for value, n in pairs) / sum(n for _, n in pairs) if pairs else None
-
-    means = {field.name: mean(field.name) for field in fields(Row)[6:]}
-    return replace(group[0], first=0, sentences=sum(row.sentences for row in group), **means)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Case:
-    """Tables 8 and 9: a text, and what is read of it under each method and decoding."""
-
-    original: str
-    read: dict[str, str]
-
-
-def cases(target: Target, examples: Iterable[Example], options: Inversion) -> Iterator[Case]:
-    """One text at a time."""
-
-    def text(ids: Tensor) -> str:
-        return " ".join(sentences(ids, [ids.shape[1]], target.tokens)[0])
-
-    for example in examples:
-        batch = collate([example])
-        observed = gradients(target.model, target.params, batch, target.params)
-        ways = _ways(target, batch, observed, options)[1]
-        yield Case(text(batch.ids), {f"{method}, {decoding}": text(ids) for (method, decoding), ids in ways.items()})

@@ -16,23 +16,17 @@ from transformers import BertConfig
 
 from lexfed.audit.gradient_inversion import (
     Inversion,
-    Row,
-    Target,
     Threat,
     as_gradient,
-    cases,
-    cells,
     decode,
-    experiment,
     gradients,
     invert,
     other_table,
-    private_texts,
     reconstruct,
     sentences,
-    target_of,
     threat_of,
 )
+from lexfed.audit.inversion_study import Row, Target, cases, cells, experiment, private_texts, target_of
 from lexfed.corpus.catalogue import load
 from lexfed.errors import ConfigError, DataError
 from lexfed.methods.fedrecon import is_private_token
