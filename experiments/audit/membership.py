@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from lexfed.assembly import Assembly
-from lexfed.audit.membership import Study, dp_limit, loss_threshold, losses, report, shadow_study
+from lexfed.audit.membership import dp_limit, loss_threshold, losses, report
+from lexfed.audit.shadows import Study, shadow_study
 from lexfed.config import parse
 from lexfed.federation import Federation
 from lexfed.runtime.simulation import Site, simulate

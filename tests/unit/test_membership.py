@@ -16,8 +16,6 @@ from lexfed.assembly import Assembly
 from lexfed.audit.membership import (
     MANY,
     Membership,
-    Runtime,
-    Study,
     confidence,
     dp_limit,
     label_matched,
@@ -25,8 +23,8 @@ from lexfed.audit.membership import (
     loss_threshold,
     losses,
     report,
-    shadow_study,
 )
+from lexfed.audit.shadows import Runtime, Study, shadow_study
 from lexfed.config import Config, load
 from lexfed.errors import ConfigError, DataError, PrivacyError
 from lexfed.federation import Federation
