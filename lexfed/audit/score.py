@@ -15,9 +15,13 @@ from lexfed.seeds import derive, numpy_generator
 KEYS = (
     "attack", "attacker", "method", "defence", "batch", "sentences", "optimizer", "precision", "recall", "f1", "ptlr",
     "recall_at_n", "recall_interval", "prior_recall_at_n", "rare_recall", "auc", "auc_interval", "tpr_at_1pct_fpr",
-    "correlation", "uploads", "nothing_to_read", "seeds", "seconds",
+    "correlation", "uploads", "nothing_to_read", "seeds", "seconds", "tpr_at_01pct_fpr", "exposure",
 )  # fmt: skip
-FIGURES = ("precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc", "tpr_at_1pct_fpr")
+FIGURES = (
+    "precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc", "tpr_at_1pct_fpr",
+    "tpr_at_01pct_fpr", "exposure",
+)  # fmt: skip
+RATES = {"tpr_at_1pct_fpr": 0.01, "tpr_at_01pct_fpr": 0.001}
 
 
 @dataclass
@@ -62,7 +66,9 @@ def words(ranking: Tensor, truth: set[int], prior: Tensor, tokens: Sequence[str]
 
 
 def membership(members: Tensor, others: Tensor) -> dict[str, float | None]:
-    return {"auc": leakage.auc(members, others), "tpr_at_1pct_fpr": leakage.tpr_at(0.01, members, others)}
+    """By chance an AUC of 0.5, and as many members found as others accused. 0.1 % takes 10,000 others, else it is null."""
+    rates = {name: leakage.tpr_at(rate, members, others) for name, rate in RATES.items()}
+    return {"auc": leakage.auc(members, others), **rates}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -15,7 +15,7 @@ COLUMNS: Mapping[str, str] = {
     "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts", "optimizer": "optimizer",
     "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
     "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
-    "correlation": "correlation", "nothing_to_read": "nothing to read",
+    "tpr_at_01pct_fpr": "TPR at 0.1 %", "correlation": "correlation", "nothing_to_read": "nothing to read",
 }  # fmt: skip
 TITLES = {
     "rows": "Rows of a shared table that moved are words",
@@ -53,7 +53,8 @@ def threats(rows: Sequence[Row]) -> list[str]:
     met = dict.fromkeys(row["attacker"] for row in rows)
     lines = [f"{name}: {THREATS[name]}" for name in met if name in THREATS]
     words = "Words found: of a client's n distinct words, those among the first n guesses; the prior needs no upload."
-    return [*lines, words, "An attack that finds nothing is no proof: another one may."]
+    chance = "By chance: AUC 0.5, TPR as large as the share of others accused (0.01 at 1 %, 0.001 at 0.1 %)."
+    return [*lines, words, chance, "An attack that finds nothing is no proof: another one may."]
 
 
 def write(folder: Path, rows: Sequence[Row]) -> Path:
