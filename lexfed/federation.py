@@ -18,6 +18,7 @@ from lexfed.optim import Stepper
 from lexfed.params import ALL_SHARED, ParameterSplit, Params, Update, add_all
 from lexfed.privacy.accounting import Ledger
 from lexfed.privacy.mechanism import UNPAID, Account, Asked, Releaser
+from lexfed.privacy.robust import Rule, heard
 from lexfed.privacy.sampling import Sampler
 from lexfed.seeds import Seed, derive
 from lexfed.wire import ClientId, Message, Meta, Verb, size, under, unpack, well_formed
@@ -80,6 +81,24 @@ def plain(ask: Ask) -> Total:
     def total(verb: Verb, requests: Requests) -> Sum:
         cohort = [{client: requests[client] for client in block} for block in blocks(list(requests))]
         return add_up(add_replies(verb, asked, ask(verb, asked)) for asked in cohort)
+
+    return total
+
+
+def robust(ask: Ask, rule: Rule) -> Total:
+    """Not a sum of blocks: every reply comes to this process, whoever answered for the client."""
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        sizes: list[int] = []
+
+        def updates() -> Iterator[Params]:
+            for client, reply in ask(verb, requests):
+                update = heard(verb, requests[client], reply)
+                if update is not None:
+                    sizes.append(size(reply))
+                    yield update
+
+        return Sum(rule(updates()), len(sizes), sum(sizes))
 
     return total
 

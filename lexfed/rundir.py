@@ -34,7 +34,7 @@ SUMMARY_KEYS = (
     "wordsim353_found", "simlex999_found", "analogies", "analogies_asked", "centralised_wordsim353", "neighbour_overlap",
     "organisations", "reason",
     "word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "tokenizer_switches", "before_switch",
-    "word_perplexity_interval", "worst_tenth_perplexity", "test_users", "after_switch", "users", "sample",
+    "word_perplexity_interval", "worst_tenth_perplexity", "test_users", "after_switch", "users",
     "held_back",
 )  # fmt: skip
 

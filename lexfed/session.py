@@ -19,15 +19,15 @@ from lexfed.assembly import Assembly
 from lexfed.checkpoint import Checkpoint
 from lexfed.config import fingerprint
 from lexfed.errors import BudgetSpent, DivergedError
-from lexfed.federation import Ask, Federation, Requests, ServerState, Sum, Total
+from lexfed.federation import Federation, ServerState, robust
 from lexfed.files import write_atomically
 from lexfed.memory import give_back, return_large_blocks
 from lexfed.methods.defences import held_back
 from lexfed.methods.evaluation import evaluate
 from lexfed.optim import released
-from lexfed.params import Params, count
+from lexfed.params import count
 from lexfed.privacy.accounting import to_json
-from lexfed.privacy.robust import Rule, heard, rule_of
+from lexfed.privacy.robust import rule_of
 from lexfed.rundir import Record, RunDir
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded
@@ -36,7 +36,7 @@ from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
 from lexfed.seeds import derive, root
-from lexfed.wire import Message, Verb, encode, size
+from lexfed.wire import Message, encode
 
 Figures = dict[str, Any]
 
@@ -69,24 +69,6 @@ def execute(run: Run) -> Iterator[Record]:
         if rule is not None:
             federation = replace(federation, total=robust(federation.ask, rule))
         yield from _rounds(run, recorded(federation, recorder) if recorder else federation)
-
-
-def robust(ask: Ask, rule: Rule) -> Total:
-    """Not a sum of blocks: every reply comes to this process, whoever answered for the client."""
-
-    def total(verb: Verb, requests: Requests) -> Sum:
-        sizes: list[int] = []
-
-        def updates() -> Iterator[Params]:
-            for client, reply in ask(verb, requests):
-                update = heard(verb, requests[client], reply)
-                if update is not None:
-                    sizes.append(size(reply))
-                    yield update
-
-        return Sum(rule(updates()), len(sizes), sum(sizes))
-
-    return total
 
 
 def _rounds(run: Run, runtime: Federation) -> Iterator[Record]:

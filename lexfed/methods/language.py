@@ -1,6 +1,7 @@
 """A language model's client: it reads its user's texts with the tokenizer it was sent, trains, and scores."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,18 +28,13 @@ class LanguageTask:
     texts: TokenizerOptions
     rounds: int
 
-    def learning_rate(self, message: Message) -> float:
-        left = self.rounds - int(message.meta["round"])
-        return self.options.lr * (max(1, left) / self.rounds if self.options.decay == "linear" else 1.0)
-
     def loss(self, params: Params, batch: TokenBatch, seed: Seed) -> Tensor:
         return self.model.loss(params, batch, seed)
 
     def fit(self, params: Params, sequences: list[list[int]], local: Local, seed: Seed) -> Trained:
         """Local epochs on these sequences of tokens; a user counts as many texts as it has windows."""
         pieces = windows(sequences, self.context)
-        epoch = lambda here: batches(pieces, self.options.batch, here)  # noqa: E731
-        return descend(params, epoch, self.loss, self.options, local, seed)
+        return descend(params, partial(batches, pieces, self.options.batch), self.loss, self.options, local, seed)
 
 
 def language_update(task: LanguageTask) -> LocalUpdate:
@@ -47,7 +43,8 @@ def language_update(task: LanguageTask) -> LocalUpdate:
         sequences = [tokenizer.sequence(words) for words in texts_of(client.train, task.texts)]
         if not sequences:  # nothing to learn from: the model as it came
             return Trained(params, 0.0, 1)
-        return task.fit(params, sequences, Local(task.learning_rate(message), task.options.epochs), seed)
+        local = Local(task.options.rate(message, task.rounds), task.options.epochs)
+        return task.fit(params, sequences, local, seed)
 
     return update
 

@@ -44,6 +44,11 @@ class Train:
         if self.weight_decay < 0 or self.logit_adjustment < 0:
             raise ConfigError("train.weight_decay and train.logit_adjustment must be at least 0")
 
+    def rate(self, message: Message, rounds: int) -> float:
+        """The learning rate of this round of so many; what is done after the last round counts as part of it."""
+        left = max(1, rounds - int(message.meta["round"]))
+        return self.lr * left / rounds if self.decay == "linear" else self.lr
+
 
 @dataclass(frozen=True)
 class Task:
@@ -57,10 +62,7 @@ class Task:
     init: Callable[[Seed], Params]
 
     def learning_rate(self, message: Message) -> float:
-        if self.options.decay == "none":
-            return self.options.lr
-        left = self.rounds - int(message.meta["round"])
-        return self.options.lr * max(1, left) / self.rounds  # what is done after the last round counts as part of it
+        return self.options.rate(message, self.rounds)
 
     def adjustment(self, client: Client) -> Tensor:  # (C,)
         """What the client's own label shares add to its logits; a class it has never seen counts as one text."""

@@ -116,7 +116,7 @@ class GaussianMechanism:
         event = self._event(asked)
         if event is None:
             return ledger
-        if self.options.placement == "local" and int(self._asked(asked, state).max()) <= _count(ledger, asked.group):
+        if self.options.placement == "local" and self._most(asked, state) <= _count(ledger, asked.group):
             return ledger
         after = accounting.charge(ledger, "user", event, group=asked.group)
         if self.options.epsilon is not None:
@@ -186,10 +186,17 @@ class GaussianMechanism:
         return clip * torch.exp(-self.options.clip_lr * (share.clamp(0, 1) - self.options.quantile))
 
     def _asked(self, asked: Asked, state: Params) -> Tensor:
-        """How often each client has been asked, with this time."""
-        counts = state[ASKED].clone() if ASKED in state else torch.zeros(asked.population, dtype=torch.int64)
+        """How often each client has been asked, with this time. A group's clients need not be the first ones."""
+        known = state.get(ASKED, torch.zeros(asked.population, dtype=torch.int64))
+        counts = torch.zeros(max(len(known), 1 + max(asked.cohort, default=0)), dtype=torch.int64)
+        counts[: len(known)] = known
         counts[torch.tensor(list(asked.cohort), dtype=torch.int64)] += 1
         return counts
+
+    def _most(self, asked: Asked, state: Params) -> int:
+        """How often that client of this cohort was asked which was asked most."""
+        counts = self._asked(asked, state)
+        return max((int(counts[client]) for client in asked.cohort), default=0)
 
     def _clip(self, state: Params) -> float:
         return float(state[CLIP]) if CLIP in state else self.options.clip

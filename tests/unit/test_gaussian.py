@@ -14,7 +14,7 @@ from lexfed.methods.parts import loop
 from lexfed.optim import ServerOptimizer
 from lexfed.params import Params
 from lexfed.privacy import accounting
-from lexfed.privacy.accounting import Gaussian, Pure, Release, SampledGaussian
+from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Asked
 from lexfed.privacy.promise import build
@@ -268,6 +268,19 @@ def test_local_noise_is_added_by_the_client_and_charged_to_who_was_asked_most() 
     assert state[ASKED].tolist() == [2, 2, 2, 1, 1]  # type: ignore[index]
     assert ledger == (Release("user", Gaussian(0.6), 2),), "nobody was asked three times; any two updates are 2 clips apart"
     assert "the server included" in promise.words(1.0, 1.0)
+
+
+def test_local_noise_of_users_in_two_groups_is_paid_by_each_group() -> None:
+    """The second half of the users: ids beyond the size of their group, and counts of their own."""
+    mechanism, account, _ = build(replace(CENTRAL, placement="local"), 10, "fixed")
+    ledger: Ledger = ()
+    state: Params = {}
+    for group, cohort in (("half 1", [0, 1]), ("half 1", [0, 1]), ("half 2", [5, 9]), ("half 2", []), ("half 2", [6, 7])):
+        asked = Asked(cohort, 2.0, 5, MODEL, group)
+        ledger = account.charge(ledger, asked, state)
+        _, state = mechanism.release({}, asked, state, root(0))
+    assert state[ASKED].tolist() == [2, 2, 0, 0, 0, 1, 1, 1, 0, 1]
+    assert [(release.group, release.count) for release in ledger] == [("half 1", 2), ("half 2", 1)]
 
 
 # --- in deployment

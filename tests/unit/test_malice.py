@@ -19,7 +19,7 @@ from lexfed import agreeing
 from lexfed.config import parse
 from lexfed.corpus.population import Client, Data, Population, build
 from lexfed.errors import ConfigError
-from lexfed.federation import Ask, ClientState, Federation, Requests, Rounds, ServerState, Total, plain
+from lexfed.federation import Ask, ClientState, Federation, Requests, Rounds, ServerState, Total, plain, robust
 from lexfed.optim import ServerOptimizer
 from lexfed.params import Params, Rows
 from lexfed.privacy.mechanism import NoPrivacy
@@ -27,7 +27,6 @@ from lexfed.privacy.robust import Malice, median, norm_bound, trimmed_mean
 from lexfed.privacy.sampling import Everyone
 from lexfed.runtime.malice import corrupted, invented, malicious
 from lexfed.seeds import derive, root, torch_generator
-from lexfed.session import robust
 from lexfed.vocabulary.word import words
 from lexfed.wire import ClientId, Message, Verb, pack, read, unpack
 from tests.conftest import Lexfed, hand_made

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from lexfed.config import parse
 from lexfed.errors import ConfigError
-from lexfed.federation import Ask, Requests, Sum, Total, plain
+from lexfed.federation import Ask, Requests, Sum, Total, plain, robust
 from lexfed.params import Params, Rows
 from lexfed.privacy.mechanism import Asked, NoPrivacy
 from lexfed.privacy.robust import Aggregation, Rule, median, norm_bound, rule_of, trimmed_mean
 from lexfed.seeds import root, torch_generator
-from lexfed.session import robust
 from lexfed.wire import ClientId, Message, Verb, pack, size, under
 
 SHAPES = {"table": (7, 3), "bias": ()}
