@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch
+
 from lexfed.config import Config
 from lexfed.corpus import population
 from lexfed.corpus.population import Population
@@ -184,7 +186,8 @@ def _init(config: Config, model: Classifier, tokenizer: Tokenizer, public: Publi
         params = dict(model.init(size, seed))
         if public is not None and TABLE in params and public.dimension == config.model.embedding:
             generator = torch_generator(derive(seed, "table"))
-            params[TABLE] = initial_rows(tokenizer.vocabulary.tokens, public, public.dimension, generator)
+            random = torch.randn(len(tokenizer.vocabulary), public.dimension, generator=generator)
+            params[TABLE] = initial_rows(tokenizer.vocabulary.tokens, public, random)
         return params
 
     return init

@@ -30,8 +30,14 @@ def _step(part: str | int) -> bytes:
 
 
 def torch_generator(seed: Seed) -> torch.Generator:
+    """For what need not stay secret: torch's generator starts from 32 bits of the seed, which can be tried out."""
     return torch.Generator().manual_seed(int.from_bytes(seed[:8], "big", signed=True))
 
 
 def numpy_generator(seed: Seed) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(seed, "big")))
+
+
+def secret_normal(seed: Seed, *shape: int) -> torch.Tensor:
+    """Numbers from N(0, 1) that nobody can rebuild without the whole seed: private rows, noise on an upload."""
+    return torch.from_numpy(numpy_generator(seed).standard_normal(shape, dtype=np.float32))

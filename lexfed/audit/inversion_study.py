@@ -52,7 +52,8 @@ class Target:
 
 def target_of(model: Classifier, tokens: tuple[str, ...], public: PublicTable, classes: int, seed: Seed) -> Target:
     """An untrained body under the public table. A token that the table lacks gets a vector, taken for public as well."""
-    table = initial_rows(tokens, public, public.dimension, torch_generator(derive(seed, "table")))
+    generator = torch_generator(derive(seed, "table"))
+    table = initial_rows(tokens, public, torch.randn(len(tokens), public.dimension, generator=generator))
     params = {**model.init(len(tokens), derive(seed, "body")), model.word_table: table}
     return Target(model, params, tokens, table, classes)
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from lexfed.corpus.population import Client
@@ -14,7 +13,7 @@ from lexfed.methods.parts import Parts
 from lexfed.methods.training import Task
 from lexfed.models.bilstm import FIRST_LAYER, PROJECTION, TABLE, BiLSTMClassifier
 from lexfed.models.model import EMBEDDING
-from lexfed.seeds import derive, numpy_generator, torch_generator
+from lexfed.seeds import derive, numpy_generator, secret_normal
 from lexfed.vocabulary import vectors
 from lexfed.vocabulary.reading import PrivateReader, Reader, initial_rows, own_words
 from lexfed.vocabulary.rotation import rotated, rotation
@@ -50,11 +49,10 @@ class WordTable:
         public = self._seen(ClientState(blobs=kept))
         known = public.ids if public is not None and self.vocabulary != "own" else {}
         own = own_words(client.train, known, self.minimum, self.size, only_public=self.vocabulary == "public")
-        generator = torch_generator(derive(client.secret, "embedding"))
         width = public.dimension if public is not None else self.dimension
-        params = {TABLE: initial_rows(own, public, width, generator)}
+        params = {TABLE: initial_rows(own, public, secret_normal(derive(client.secret, "embedding"), len(own), width))}
         if width != self.dimension:  # another table than the others': a private projection brings it to their dimension
-            params[PROJECTION] = torch.empty(width, self.dimension).normal_(0, width**-0.5, generator=generator)
+            params[PROJECTION] = width**-0.5 * secret_normal(derive(client.secret, "projection"), width, self.dimension)
         if self.defences.private_layers == "first":  # alike for all clients, so that what is averaged above it fits
             whole = self.task.init(derive(common_secret(client), "first"))
             params |= {name: value for name, value in whole.items() if name in FIRST_LAYER}

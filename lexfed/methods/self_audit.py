@@ -35,7 +35,7 @@ from lexfed.metrics.leakage import moved_rows, ranking, span
 from lexfed.models.bilstm import INPUTS
 from lexfed.params import Params
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.seeds import Seed, derive, numpy_generator
+from lexfed.seeds import Seed, derive, secret_normal
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.word import words
 from lexfed.wire import Message, below
@@ -169,7 +169,5 @@ def noised(after: Trained, shared: Params, multiplier: float, seed: Seed) -> Tra
     length = torch.stack([(after.params[name] - value).norm() for name, value in shared.items()]).norm()
     params = dict(after.params)
     for name in shared:
-        # numpy's generator takes the whole seed; torch's starts from 32 bits, and tried out the noise could be taken off
-        normal = numpy_generator(derive(seed, name)).standard_normal(params[name].shape, dtype=np.float32)
-        params[name] = params[name] + multiplier * length * torch.from_numpy(normal)
+        params[name] = params[name] + multiplier * length * secret_normal(derive(seed, name), *params[name].shape)
     return replace(after, params=params)

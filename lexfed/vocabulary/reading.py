@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from lexfed.corpus.text import Corpus
@@ -70,12 +69,9 @@ def own_words(corpus: Corpus, public: Mapping[str, int], minimum: int, size: int
     return (UNKNOWN, *ranked[: size - 1])
 
 
-def initial_rows(
-    own: tuple[str, ...], public: PublicTable | None, dimension: int, generator: torch.Generator
-) -> Tensor:  # (n, d)
-    """Public vectors where there are some; else small random ones, from the client's own secret."""
-    spread = 0.1 if public is None else float(public.vectors[:1000].std())
-    rows = torch.empty(len(own), dimension).normal_(0, spread, generator=generator)
+def initial_rows(own: tuple[str, ...], public: PublicTable | None, random: Tensor) -> Tensor:  # (n, d) and (n, d)
+    """Public vectors where there are some; else of these random ones, N(0, 1), as long as the public ones are."""
+    rows = random * (0.1 if public is None else float(public.vectors[:1000].std()))
     if public is not None:
         known = [i for i, word in enumerate(own) if word in public.ids]
         rows[known] = public.rows(own[i] for i in known)

@@ -46,7 +46,8 @@ def parts(rounds: int = 1, tokens: tuple[str, ...] = PUBLIC_WORDS, **options: ob
     model = BiLSTMClassifier(ModelOptions(embedding=6, hidden=5, dropout=0.0), classes=2)
 
     def init(seed: Seed) -> Params:
-        rows = initial_rows(tokenizer.vocabulary.tokens, PUBLIC, 6, torch_generator(seed))
+        random = torch.randn(len(tokenizer.vocabulary), 6, generator=torch_generator(seed))
+        rows = initial_rows(tokenizer.vocabulary.tokens, PUBLIC, random)
         rows[0] = 0.0  # the unknown word, alike for everybody
         return {**model.init(1, seed), TABLE: rows}
 

@@ -1,6 +1,6 @@
 import torch
 
-from lexfed.seeds import derive, numpy_generator, root, torch_generator
+from lexfed.seeds import derive, numpy_generator, root, secret_normal, torch_generator
 
 
 def test_paths_do_not_run_together() -> None:
@@ -17,3 +17,15 @@ def test_the_same_path_draws_the_same() -> None:
 
 def test_secrets_differ_between_parties_and_runs() -> None:
     assert len({derive(root(n), "client", k) for n in range(3) for k in range(3)}) == 9
+
+
+def test_secret_numbers_hang_from_the_whole_seed() -> None:
+    """torch's generator reads 32 bits of it: a private row made so could be found by trying them all."""
+    one = root(0)
+    other = bytes(32 - 4) + one[-4:], one[:-1] + bytes([one[-1] ^ 1])
+    drawn = [secret_normal(seed, 100, 50) for seed in (one, *other)]
+    assert all(not torch.equal(drawn[0], more) for more in drawn[1:])
+    assert torch.equal(drawn[0], secret_normal(one, 100, 50))
+    assert drawn[0].dtype == torch.float32
+    assert abs(float(drawn[0].mean())) < 0.05
+    assert abs(float(drawn[0].std()) - 1) < 0.05

@@ -75,7 +75,8 @@ def parts(mechanism: Mechanism = NO_PRIVACY, size: int = 1, **options: object) -
     tokenizer = WordTokenizer(of_list(public().words, size))
 
     def init(seed: Seed) -> Params:
-        rows = initial_rows(tokenizer.vocabulary.tokens, public(), D, torch_generator(seed))
+        random = torch.randn(len(tokenizer.vocabulary), D, generator=torch_generator(seed))
+        rows = initial_rows(tokenizer.vocabulary.tokens, public(), random)
         return {**model.init(1, seed), TABLE: rows}
 
     options = {"optimizer": "sgd", "lr": 0.1, **options}
