@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from lexfed import config as configuration
 from lexfed.assembly import assemble
-from lexfed.audit import closed_form
+from lexfed.audit import closed_form, users
 from lexfed.audit.scene import Attack, Findings, Scene, act
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import transcript
@@ -26,6 +26,7 @@ ATTACKS: Mapping[str, Attack] = {
     "norms": closed_form.norms,
     "sentences": closed_form.sentences,
     "labels": closed_form.labels,
+    users.ATTACK: users.attributes,
 }
 
 
@@ -56,6 +57,7 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
         name = ", ".join(f"{key} {value}" for key, value in about.items() if value is not None) + f", seed {cell.seed}"
         try:
             assembly = assemble(cell)
+            users.check(assembly)
         except ConfigError as error:  # a defence that this method can't have
             tell(f"left out: {name}: {error}")
             refused = error

@@ -118,5 +118,6 @@ THREATS: Mapping[str, str] = {
     "0.5 d known words": "the same, and knows d/2 words both in public and as the clients' secret rotation turns them",
     "1 d known words": "the same, and knows d words both in public and as the clients' secret rotation turns them",
     "a colluding client": "the same, and one client gave it what clients share and the server lacks",
+    "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
     "isolated vectors": "has each of the client's word vectors alone, as the client turned it: more than an upload gives",
 }

@@ -13,15 +13,12 @@ auxiliary user is left out in turn, which ridge regression tells without fitting
 find, another may: it is a lower bound on what uploads tell.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from lexfed.corpus.text import IntArray
 from lexfed.errors import ConfigError, DataError
-from lexfed.metrics.leakage import auc, wilson
 from lexfed.params import Params
 from lexfed.seeds import Seed, derive, torch_generator
 
@@ -46,11 +43,14 @@ def features(delta: Params, dims: int, seed: Seed) -> Tensor:  # (dims,) float64
     return sums / length.clamp(min=torch.finfo(torch.float64).tiny)
 
 
-def infer(features_aux: Tensor, labels_aux: Tensor, features_target: Tensor) -> Tensor:  # (A, d), (A,), (T, d) -> (T, C)
-    """A score for every class: the class is the highest one, and for two the difference ranks."""
+def infer(features_aux: Tensor, labels_aux: Tensor, features_target: Tensor, classes: int = -1) -> Tensor:
+    """(A, d), (A,), (T, d) -> (T, C). A score for every class: the highest one is the guess, for two the difference ranks.
+
+    `classes` is how many there are, where the attacker may know nobody of the last one.
+    """
     if len(features_aux) != len(labels_aux) or len(torch.unique(labels_aux)) < 2:
         raise DataError("the attacker needs a label for each user it knows, and users of two classes at least")
-    x, y = features_aux.double(), torch.nn.functional.one_hot(labels_aux).double()  # (A, d), (A, C)
+    x, y = features_aux.double(), torch.nn.functional.one_hot(labels_aux, classes).double()  # (A, d), (A, C)
     u, s, vt = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     centred = y - y.mean(0)
     unit = float(s.square().mean()) or 1.0
@@ -74,37 +74,35 @@ def age_bands(ages: IntArray) -> IntArray:
     return np.digitize(ages, AGES).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class AttributeResult:
-    users: int  # held out from the attacker
-    accuracy: float
-    interval: tuple[float, float]  # Wilson's, 95 %, over users
-    majority: float  # of always saying the class that is most frequent among the users the attacker knows
-    auc: float  # of several classes: the mean of each against the rest
-    auc_interval: tuple[float, float]  # 95 %, by bootstrap over users
+def figures(scores: Tensor, labels: Tensor, labels_aux: Tensor) -> list[dict[str, float]]:
+    """How well the scores (T, C) tell the held-out users' labels (T,): figures of each user, whose means are the cell's.
 
-
-def result(scores: Tensor, labels: Tensor, labels_aux: Tensor, seed: Seed, resamples: int = 500) -> AttributeResult:
-    """How well the scores (T, C) tell the held-out users' labels (T,)."""
+    majority: of always saying the class that is most frequent among the users the attacker knows.
+    """
     if len(scores) != len(labels) or len(torch.unique(labels)) < 2:
         raise DataError("an attribute is scored on users of two classes at least, with scores for each user")
-    hits = int((scores.argmax(1) == labels).sum())
-    generator = torch_generator(derive(seed, "bootstrap"))
-    draws = (torch.randint(len(labels), (len(labels),), generator=generator) for _ in range(resamples))
-    again = [_auc(scores[draw], labels[draw]) for draw in draws if len(torch.unique(labels[draw])) > 1]
-    low, high = np.quantile(again, [0.025, 0.975])
-    return AttributeResult(
-        users=len(labels),
-        accuracy=hits / len(labels),
-        interval=wilson(hits, len(labels)),
-        majority=float((labels == torch.bincount(labels_aux).argmax()).double().mean()),
-        auc=_auc(scores, labels),
-        auc_interval=(float(low), float(high)),
-    )
+    areas, hits = auc_shares(scores, labels).tolist(), (scores.argmax(1) == labels).tolist()
+    usual = (labels == torch.bincount(labels_aux).argmax()).tolist()
+    return [
+        {"auc": area, "accuracy": float(hit), "majority": float(same)}
+        for area, hit, same in zip(areas, hits, usual, strict=True)
+    ]
 
 
-def _auc(scores: Tensor, labels: Tensor) -> float:
-    """Of two classes both say the same, as the scores of a user add up to 1."""
-    classes = torch.unique(labels).tolist()
-    each = [auc(scores[labels == label, label], scores[labels != label, label]) for label in classes]
-    return sum(each) / len(each)
+def auc_shares(scores: Tensor, labels: Tensor) -> Tensor:  # (T, C), (T,) -> (T,)
+    """Every user's share in the AUC (of several classes: in the mean of each against the rest): jackknife pseudo-values.
+
+    T AUC - (T - 1) AUC without the user. Their mean is the AUC, and their spread over sqrt T its standard error, as if it
+    were a mean over users. Pairs of users are not independent, so the spread of the pairs would tell too little.
+    """
+    shares = [_shares_of_class(scores[:, label], labels == label) for label in torch.unique(labels).tolist()]
+    return torch.stack(shares).mean(0)
+
+
+def _shares_of_class(score: Tensor, own: Tensor) -> Tensor:  # (T,), (T,) -> (T,)
+    """Without user i, of m in its class, the AUC is (m AUC - w_i) / (m - 1); w_i: its pairs that are ranked right."""
+    right = torch.heaviside(score[own][:, None] - score[~own], torch.tensor(0.5, dtype=score.dtype))  # a tie is half
+    area, shares = right.mean(), torch.empty_like(score)
+    for side, won in ((own, right.mean(1)), (~own, right.mean(0))):
+        shares[side] = area + (len(score) - 1) / max(len(won) - 1, 1) * (won - area)
+    return shares

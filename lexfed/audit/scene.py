@@ -55,8 +55,8 @@ class Findings:
     seed: int
     cells: dict[tuple[Any, ...], Cell] = field(default_factory=dict)
 
-    def cell(self, attack: str, attacker: str) -> Cell:
-        about = {"attack": attack, "attacker": attacker, **self.about}
+    def cell(self, attack: str, attacker: str, **more: Any) -> Cell:
+        about = {"attack": attack, "attacker": attacker, **self.about, **more}
         one = self.cells.setdefault(tuple(about.values()), Cell(about))
         one.seeds.add(self.seed)
         return one

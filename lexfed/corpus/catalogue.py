@@ -60,6 +60,7 @@ CATALOGUE: Mapping[str, DataSet] = {
     "blogs": DataSet(
         "Blog Authorship Corpus; the hub's copy does not say which posts are one author's",
         hub=HubSource("tasksource/blog_authorship_corpus", splits={"train": "train"}),
+        columns=Columns(attributes=("gender", "age")),
     ),
 }  # fmt: skip
 

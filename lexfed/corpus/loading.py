@@ -26,6 +26,7 @@ class Columns:
     user: str = "user"
     source: str = "source"
     split: str = "split"
+    attributes: tuple[str, ...] = ()  # of the user: gender, age
 
 
 def _read_csv(path: Path) -> pa.Table:
@@ -72,7 +73,8 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
         _strings(table, name, where) if name in table.column_names else None
         for name in (columns.user, columns.source, columns.split)
     )
-    corpus = Corpus(rows, texts, users=users, sources=sources, splits=splits)
+    attributes = {name: table.column(name) for name in columns.attributes if name in table.column_names}
+    corpus = Corpus(rows, texts, users=users, sources=sources, splits=splits, attributes=attributes)
     return _with_labels(corpus, table.column(columns.label), where) if columns.label in table.column_names else corpus
 
 

@@ -33,6 +33,7 @@ class Data:
     label: str = "label"
     user: str = "user"
     source: str = "source"
+    attributes: tuple[str, ...] = ()  # columns about the user, for an audit to guess; `blogs` has gender and age
 
     def __post_init__(self) -> None:
         if self.clients < 1 or self.unseen < 0:
@@ -121,7 +122,7 @@ class Population:
 
 
 def build(data: Data, seed: Seed) -> Population:
-    corpus = load(data.name, Columns(data.text, data.label, data.user, data.source))
+    corpus = load(data.name, Columns(data.text, data.label, data.user, data.source, attributes=data.attributes))
     classes = check_labels(corpus, data.classes, data.name)
     if data.test_of == "each":
         return _with_own_tests(corpus, data, classes, seed)

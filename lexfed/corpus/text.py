@@ -1,7 +1,7 @@
 """A corpus: texts that can be counted and read again and again, with what is known about each."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ class Corpus:
     sources: Column | None = None
     splits: Column | None = None
     label_names: tuple[str, ...] | None = None
+    attributes: Mapping[str, Column] = field(default_factory=dict)  # of the user, by name: truth for an audit, never sent
 
     def __len__(self) -> int:
         return len(self.rows)

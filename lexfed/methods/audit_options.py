@@ -5,7 +5,7 @@ from typing import Literal
 
 from lexfed.errors import ConfigError
 
-Attack = Literal["rows", "span", "norms", "sentences", "labels"]
+Attack = Literal["rows", "span", "norms", "sentences", "labels", "attributes"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Audit:
     clients: int = 10  # uploads that are attacked in each cell
     rounds: int = 1
     candidates: int = 20_000  # words that the attacker considers
+    attributes: tuple[str, ...] = ("gender", "age")  # what is guessed of users, where the data tells it
     others: int = 1_000  # sentences that are not the client's
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ COLUMNS: Mapping[str, str] = {
     "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
     "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
     "tpr_at_01pct_fpr": "TPR at 0.1 %", "correlation": "correlation", "nothing_to_read": "nothing to read",
+    "accuracy": "accuracy", "majority": "always the majority", "round": "round",
 }  # fmt: skip
 TITLES = {
     "rows": "Rows of a shared table that moved are words",
@@ -23,6 +24,8 @@ TITLES = {
     "norms": "Words by the length of their vectors",
     "sentences": "Is this sentence of the client's?",
     "labels": "How frequent is each class?",
+    "gender": "Which gender is the user?",
+    "age": "How old is the user? (below 20, below 30, older)",
 }
 
 

@@ -8,6 +8,7 @@ import os
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,14 @@ import torch
 from torch import Tensor
 
 from lexfed.audit import attributes
-from lexfed.audit.attributes import RIDGES, age_bands, features, infer, result
+from lexfed.audit.attributes import RIDGES, age_bands, auc_shares, features, figures, infer
+from lexfed.audit.score import Cell
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns
 from lexfed.errors import ConfigError, DataError
 from lexfed.methods.language import LanguageTask
 from lexfed.methods.training import Local, Train
+from lexfed.metrics.leakage import auc
 from lexfed.models import language
 from lexfed.models.language import LanguageModelOptions
 from lexfed.params import Params
@@ -114,15 +117,42 @@ def test_who_knows_one_class_only_can_t_infer() -> None:
     with pytest.raises(DataError, match="two classes"):
         infer(normal(5, 6, 3), torch.zeros(6, dtype=torch.int64), normal(6, 2, 3))
     with pytest.raises(DataError, match="two classes"):
-        result(normal(5, 6, 2), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 1]), root(0))
+        figures(normal(5, 6, 2), torch.zeros(6, dtype=torch.int64), torch.tensor([0, 1]))
 
 
-def test_results_by_hand() -> None:
+def test_a_class_of_which_the_attacker_knows_nobody_is_never_guessed() -> None:
+    scores = infer(normal(5, 6, 3), torch.tensor([0, 1, 0, 1, 0, 1]), normal(6, 2, 3), classes=3)
+    assert scores.shape == (2, 3)
+    assert (scores[:, 2] == 0).all()
+
+
+def row(own: list[dict[str, float]]) -> dict[str, Any]:
+    return Cell({}, figures=list(own)).row()
+
+
+def test_figures_by_hand() -> None:
     scores = torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.7, 0.3], [0.2, 0.8]])
-    found = result(scores, torch.tensor([0, 0, 1, 1]), torch.tensor([1, 1, 0]), root(0))
-    assert (found.users, found.accuracy, found.majority, found.auc) == (4, 0.5, 0.5, 0.75)
-    assert found.auc_interval[0] < 0.75 < found.auc_interval[1]
+    found = row(figures(scores, torch.tensor([0, 0, 1, 1]), torch.tensor([1, 1, 0])))
+    assert (found["uploads"], found["accuracy"], found["majority"]) == (4, 0.5, 0.5)
+    assert found["auc"] == pytest.approx(0.75)
     assert age_bands(np.array([13, 19, 20, 29, 30, 48])).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def slow_auc(scores: Tensor, labels: Tensor) -> float:
+    """The mean over classes of leakage.auc, each against the rest."""
+    classes = torch.unique(labels).tolist()
+    return float(np.mean([auc(scores[labels == label, label], scores[labels != label, label]) for label in classes]))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_shares_in_an_auc_are_those_of_a_jackknife(classes: int) -> None:
+    """By leaving every user out; scores with ties."""
+    labels = torch.arange(25) % classes
+    scores = (normal(8, 25, classes) + torch.nn.functional.one_hot(labels)).round(decimals=1)
+    whole, keep = slow_auc(scores, labels), [torch.arange(25) != i for i in range(25)]
+    slow = [25 * whole - 24 * slow_auc(scores[k], labels[k]) for k in keep]
+    assert auc_shares(scores, labels).tolist() == pytest.approx(slow)
+    assert float(auc_shares(scores, labels).mean()) == pytest.approx(whole)
 
 
 def test_the_interval_of_an_auc_covers() -> None:
@@ -130,7 +160,7 @@ def test_the_interval_of_an_auc_covers() -> None:
     labels, right, wrong = torch.arange(120) % 2, 0, 0
     for number in range(40):
         score = normal(100 + number, 120) + labels
-        low, high = result(torch.stack([-score, score], 1), labels, labels, root(number), resamples=100).auc_interval
+        low, high = row(figures(torch.stack([-score, score], 1), labels, labels))["auc_interval"]
         right += low < 0.7602 < high
         wrong += low < 0.9 < high
     assert right >= 34
@@ -166,9 +196,9 @@ def uploads() -> tuple[list[Params], Tensor, Tensor]:
     return sent, torch.tensor(genders), torch.tensor(bands)
 
 
-def attacked(sent: list[Params], labels: Tensor) -> attributes.AttributeResult:
+def attacked(sent: list[Params], labels: Tensor) -> dict[str, Any]:
     x = torch.stack([features(delta, 512, root(2)) for delta in sent])
-    return result(infer(x[:KNOWN], labels[:KNOWN], x[KNOWN:]), labels[KNOWN:], labels[:KNOWN], root(3))
+    return row(figures(infer(x[:KNOWN], labels[:KNOWN], x[KNOWN:]), labels[KNOWN:], labels[:KNOWN]))
 
 
 def noisy(sent: list[Params]) -> list[Params]:
@@ -182,15 +212,15 @@ def noisy(sent: list[Params]) -> list[Params]:
 def test_uploads_tell_gender_and_age_and_noisy_ones_don_t() -> None:
     sent, genders, bands = uploads()
     gender, age = attacked(sent, genders), attacked(sent, bands)
-    assert gender.auc_interval[0] > 0.55
-    assert gender.accuracy > gender.majority + 0.02
-    assert age.auc_interval[0] > 0.55
-    assert age.accuracy > age.majority + 0.02
+    assert gender["auc_interval"][0] > 0.55
+    assert gender["accuracy"] > gender["majority"] + 0.02
+    assert age["auc_interval"][0] > 0.55
+    assert age["accuracy"] > age["majority"] + 0.02
     hidden = noisy(sent)
     for labels in (genders, bands):
         blind = attacked(hidden, labels)
-        assert blind.auc_interval[0] < 0.5 < blind.auc_interval[1]
-        assert blind.accuracy <= blind.majority + 0.05
+        assert blind["auc_interval"][0] < 0.5 < blind["auc_interval"][1]
+        assert blind["accuracy"] <= blind["majority"] + 0.05
 
 
 @needs_data
@@ -198,5 +228,5 @@ def test_labels_that_are_nobody_s_can_t_be_inferred() -> None:
     """The same uploads and as many of each label, dealt out by chance: so the attack does not find what is not there."""
     sent, genders, _ = uploads()
     dealt = genders[torch.randperm(USERS, generator=torch_generator(root(5)))]
-    low, high = attacked(sent, dealt).auc_interval
+    low, high = attacked(sent, dealt)["auc_interval"]
     assert low < 0.5 < high
