@@ -22,15 +22,17 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from lexfed.audit.lstm_gradient import lstm_gradients
 from lexfed.errors import ConfigError, DataError, DivergedError
 from lexfed.metrics.leakage import Spectrum, span
-from lexfed.models.bilstm import INPUTS
+from lexfed.models.bilstm import INPUTS, BiLSTMClassifier
 from lexfed.models.model import HEAD, Batch, Classifier
 from lexfed.params import Params
 from lexfed.seeds import Seed, derive, torch_generator
 
 ENOUGH = 1e-6  # of D: the gradients agree up to float32's rounding, another start finds nothing better
 FAINT = 1e-5  # of the largest tensor's norm: what is smaller is rounding (a key's bias has no gradient at all)
+BOUT = 20  # steps of L-BFGS before it is asked whether to go on
 CHUNK = 256  # vectors at a time beside the whole table
 
 
@@ -122,9 +124,7 @@ class _Distance:
         return free if self.basis is None else free @ self.basis
 
     def __call__(self, free: Tensor, z: Tensor) -> Tensor:
-        table = F.pad(self.vectors(free), (0, 0, 1, 0))  # (1 + N, d)
-        params = {**self.params, self.model.word_table: table}
-        found = _gradients(self.model, params, self.batch, tuple(self.observed), z.softmax(1), True)
+        found = self._found(F.pad(self.vectors(free), (0, 0, 1, 0)), z.softmax(1))
         faint = FAINT * max(float(value.norm()) for value in self.observed.values())
         terms = []
         for name, value in self.observed.items():
@@ -133,6 +133,13 @@ class _Distance:
             if self.alpha:
                 terms.append(self.alpha * gap.abs().sum() / max(float(value.abs().sum()), faint))
         return torch.stack(terms).sum()
+
+    def _found(self, table: Tensor, target: Tensor) -> Params:
+        """The gradients of a table (1 + N, d) of guessed words."""
+        if isinstance(self.model, BiLSTMClassifier) and self.model.options.pooling == "mean":
+            return lstm_gradients(self.params, table[self.batch.ids], self.batch, target)
+        params = {**self.params, self.model.word_table: table}
+        return _gradients(self.model, params, self.batch, tuple(self.observed), target, True)
 
 
 def invert(model: Classifier, params: Params, observed: Params, threat: Threat, options: Inversion) -> Recovered:
@@ -215,10 +222,13 @@ def _descent(distance: _Distance, x: Tensor, z: Tensor, losses: list[float]) -> 
 def _lbfgs(distance: _Distance, x: Tensor, z: Tensor, options: Inversion) -> list[float]:
     losses: list[float] = []
     unknowns, closure = _descent(distance, x, z, losses)
-    search = torch.optim.LBFGS(
-        unknowns, options.lr, options.steps, options.steps, 1e-10, 1e-12, 50, line_search_fn="strong_wolfe"
-    )
-    search.step(closure)  # type: ignore[no-untyped-call]
+    search = torch.optim.LBFGS(unknowns, options.lr, BOUT, None, 1e-10, 1e-12, 50, line_search_fn="strong_wolfe")
+    begun = 0
+    while len(losses) < options.steps:
+        search.step(closure)  # type: ignore[no-untyped-call]
+        if len(losses) - begun < BOUT or losses[-1] < ENOUGH:  # it has converged, or agrees
+            break
+        begun = len(losses)
     return [*losses, float(distance(x, z).detach())]  # the last evaluation may be one that the line search gave up
 
 

@@ -4,8 +4,9 @@ It reports that 1.3 % of the private tokens leak. Its attacker decodes with a ta
 whether the search worked shows in the same vectors beside the public table ("right").
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,10 +22,11 @@ from lexfed.audit.gradient_inversion import (
     spectrum,
     threat_of,
 )
+from lexfed.audit.guesses import texts, words
 from lexfed.corpus.text import Corpus
 from lexfed.errors import DataError
 from lexfed.methods.fedrecon import is_private_token
-from lexfed.metrics.leakage import moved_rows, ranking, rouge, score_words
+from lexfed.metrics.leakage import moved_rows, ranking
 from lexfed.models.model import EMBEDDING, Batch, Classifier, Example, collate
 from lexfed.params import Params
 from lexfed.seeds import Seed, derive, numpy_generator, torch_generator
@@ -37,17 +39,28 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)  # Figure 3
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A client's model, and the table that the public has for the same tokens."""
+    """A client's model, and what the public has for the same tokens."""
 
     model: Classifier
     params: Params  # the client's word table among them
     tokens: Sequence[str]  # by row
     public: Tensor  # (V, d)
     classes: int
+    prior: Tensor  # ids, the most frequent first; a token that every text has is not among them, and does not count
+    ranked: Callable[[Params, Tensor], Tensor]  # a gradient and a table (V, d) to ids, the likeliest first
 
-    @property
+    @cached_property
     def private(self) -> Tensor:  # (V,) bool: FedRecon's private rows, and what PTLR counts
         return torch.tensor([is_private_token(token) for token in self.tokens])
+
+    @cached_property
+    def counted(self) -> frozenset[int]:
+        return frozenset(self.prior.tolist())
+
+    def truth(self, batch: Batch) -> set[int]:
+        """Distinct words."""
+        rows = zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True)
+        return {i for row, n in rows for i in row[:n]} & self.counted
 
 
 def target_of(model: Classifier, tokens: tuple[str, ...], public: PublicTable, classes: int, seed: Seed) -> Target:
@@ -55,7 +68,14 @@ def target_of(model: Classifier, tokens: tuple[str, ...], public: PublicTable, c
     generator = torch_generator(derive(seed, "table"))
     table = initial_rows(tokens, public, torch.randn(len(tokens), public.dimension, generator=generator))
     params = {**model.init(len(tokens), derive(seed, "body")), model.word_table: table}
-    return Target(model, params, tokens, table, classes)
+    return Target(model, params, tokens, table, classes, torch.arange(len(tokens)), _spanned)
+
+
+def _spanned(observed: Params, table: Tensor) -> Tensor:
+    found = spectrum(observed)
+    if found is None:
+        raise DataError("no matrix of this model multiplies the word vectors themselves")
+    return ranking(found, table)
 
 
 def private_texts(corpus: Corpus, tokenizer: Tokenizer, count: int, longest: int, seed: Seed) -> list[Example]:
@@ -77,7 +97,7 @@ def private_texts(corpus: Corpus, tokenizer: Tokenizer, count: int, longest: int
 class Row:
     """One way to read one batch; or, from `cells`, the mean over batches."""
 
-    attack: str  # rows (read directly), dlg or tag
+    attack: str  # in closed form: prior, rows, span; by search: dlg, tag
     method: str  # what is shared: fedavg all, fedrecon all but the rows with digits, fedevocab no row
     decoding: str  # right, wrong; right among moved rows, right within the span; - where nothing is decoded
     batch: int
@@ -87,45 +107,65 @@ class Row:
     recall: float | None
     f1: float | None
     ptlr: float | None  # None if no word has a digit
-    rouge_l: float | None  # None where no order is guessed
-    seconds: float
-    loss: float | None  # of the inversion
+    rouge_1: float | None = None  # None where no order is guessed
+    rouge_2: float | None = None
+    rouge_l: float | None = None
+    seconds: float | None = None  # of the search
+    loss: float | None = None  # where it ended
 
 
-def experiment(
-    target: Target,
-    examples: Sequence[Example],
-    options: Inversion,
-    batches: Sequence[int] = BATCHES,
-    done: Collection[tuple[int, int]] = (),
-) -> Iterator[Row]:
-    """All rows of a batch, batch after batch: `done` are the (batch, first) of rows that are there already."""
-    for size in batches:
-        for first in range(0, len(examples), size):
-            if (size, first) not in done:
-                yield from _attacked(target, examples[first : first + size], options, size, first)
+Place = tuple[int, int]  # the size of a batch, and its first text
 
 
-def _attacked(target: Target, examples: Sequence[Example], options: Inversion, size: int, first: int) -> Iterator[Row]:
-    batch = collate(examples)
-    observed = gradients(target.model, target.params, batch, target.params)
-    moved = moved_rows(observed[target.model.word_table])
-    for method, seen in (("fedavg", moved), ("fedrecon", moved[~target.private[moved]])):
-        yield Row("rows", method, "-", size, first, len(batch), *_score(target, batch, seen), None, 0.0, None)
-    recovered, ways = _ways(target, batch, observed, options)
+def places(texts: int, batches: Sequence[int] = BATCHES) -> list[Place]:
+    return [(size, first) for size in batches for first in range(0, texts, size)]
+
+
+def closed_forms(target: Target, examples: Sequence[Example], where: Iterable[Place], seed: Seed) -> Iterator[Row]:
+    """What needs no search. A ranking is cut at n, the number of distinct words, which its attacker is told."""
+    tables = {"right": target.public, "wrong": other_table(target.public, seed)}
+    for size, first in where:
+        batch = collate(examples[first : first + size])
+        observed = gradients(target.model, target.params, batch, target.params)
+        moved, n = moved_rows(observed[target.model.word_table]), len(target.truth(batch))
+        guesses = {
+            ("prior", "-", "-"): target.prior[:n],
+            ("rows", "fedavg", "-"): moved,
+            ("rows", "fedrecon", "-"): moved[~target.private[moved]],
+        }
+        body = _body(target, observed)
+        guesses |= {("span", "fedevocab", name): target.ranked(body, table)[:n] for name, table in tables.items()}
+        for (attack, method, decoding), guess in guesses.items():
+            yield Row(attack, method, decoding, size, first, len(batch), **_words(target, batch, guess))
+
+
+def searches(target: Target, examples: Sequence[Example], where: Iterable[Place], options: Inversion) -> Iterator[Row]:
+    """All rows of a batch, batch after batch."""
     attack = "tag" if options.alpha else "dlg"
-    real = torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]  # (B, T)
-    for (method, decoding), ids in ways.items():
-        scores = _score(target, batch, torch.unique(ids[real]))
-        order, cost, loss = _rouge_l(batch, ids), recovered.seconds, recovered.losses[-1]
-        yield Row(attack, method, decoding, size, first, len(batch), *scores, order, cost, loss)
+    for size, first in where:
+        batch = collate(examples[first : first + size])
+        lengths = batch.lengths.tolist()
+        true = sentences(batch.ids, lengths, target.tokens)
+        recovered, ways = _ways(target, batch, options)
+        for (method, decoding), ids in ways.items():
+            guess = torch.unique(torch.cat([row[:n] for row, n in zip(ids, lengths, strict=True)]))
+            figures = {**_words(target, batch, guess), **texts(true, sentences(ids, lengths, target.tokens))}
+            figures |= {"seconds": recovered.seconds, "loss": recovered.losses[-1]}
+            yield Row(attack, method, decoding, size, first, len(batch), **figures)
 
 
-def _ways(
-    target: Target, batch: Batch, observed: Params, options: Inversion
-) -> tuple[Recovered, dict[tuple[str, str], Tensor]]:
+def _body(target: Target, observed: Params) -> Params:
+    return {name: value for name, value in observed.items() if target.model.depth(name) != EMBEDDING}
+
+
+def _words(target: Target, batch: Batch, guess: Tensor) -> dict[str, float | None]:
+    return words(guess[torch.isin(guess, target.prior)], target.truth(batch), target.tokens)
+
+
+def _ways(target: Target, batch: Batch, options: Inversion) -> tuple[Recovered, dict[tuple[str, str], Tensor]]:
     """One search, as the layers above the embedding are shared alike; then the table of each method, (B, T) ids each."""
-    body = {name: value for name, value in observed.items() if target.model.depth(name) != EMBEDDING}
+    observed = gradients(target.model, target.params, batch, target.params)
+    body = _body(target, observed)
     threat = threat_of(batch, target.public.shape[1], target.classes)
     recovered = invert(target.model, target.params, body, threat, options)
     wrong = other_table(target.public, derive(options.seed, "wrong"))
@@ -146,25 +186,6 @@ def _ways(
     if found is not None and found.exact:  # the span names the words, the search their order
         ways["fedevocab", "span"] = among(ranking(found, target.public)[: found.rank])
     return recovered, ways
-
-
-def _score(target: Target, batch: Batch, guess: Tensor) -> tuple[float, float, float, float | None]:
-    """Precision, recall, F1 and PTLR of the distinct words of a batch."""
-    prior, tries = torch.arange(len(target.tokens)), len(guess)
-    truth = {i for row, n in zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True) for i in row[:n]}
-    digits = {i for i in truth if is_private_token(target.tokens[i])}
-    leak = score_words(guess, truth, prior, target.tokens, guesses=tries)
-    # a ranking's PTLR is at n; here every guess counts, and the recall of the words with a digit is just that
-    ptlr = score_words(guess, digits, prior, target.tokens, guesses=tries).recall if digits else None
-    return leak.precision, leak.recall, leak.f1, ptlr
-
-
-def _rouge_l(batch: Batch, ids: Tensor) -> float:
-    """A text beside the best guess of its length: which of equally long texts is which, no gradient tells."""
-    lengths = batch.lengths.tolist()
-    true, tried = ([list(map(str, row[:n])) for row, n in zip(x.tolist(), lengths, strict=True)] for x in (batch.ids, ids))
-    best = [max(rouge(text, guess).longest for guess in tried if len(guess) == len(text)) for text in true]
-    return sum(best) / len(best)
 
 
 def cells(rows: Iterable[Row]) -> list[Row]:
@@ -200,6 +221,5 @@ def cases(target: Target, examples: Iterable[Example], options: Inversion) -> It
 
     for example in examples:
         batch = collate([example])
-        observed = gradients(target.model, target.params, batch, target.params)
-        ways = _ways(target, batch, observed, options)[1]
+        ways = _ways(target, batch, options)[1]
         yield Case(text(batch.ids), {f"{method}, {decoding}": text(ids) for (method, decoding), ids in ways.items()})
