@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from lexfed import config as configuration
 from lexfed.assembly import assemble
-from lexfed.audit import closed_form, users
+from lexfed.audit import closed_form, released, shadows, users
 from lexfed.audit.scene import Attack, Findings, Scene, act
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import transcript
@@ -28,6 +28,7 @@ ATTACKS: Mapping[str, Attack] = {
     "labels": closed_form.labels,
     users.ATTACK: users.attributes,
 }
+MODEL = "membership"  # not of uploads: it asks what training ends with
 
 
 def run(
@@ -56,22 +57,33 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
     for about, cell in cells(config):
         name = ", ".join(f"{key} {value}" for key, value in about.items() if value is not None) + f", seed {cell.seed}"
         try:
-            assembly = assemble(cell)
-            users.check(assembly)
+            attacked = _prepared(about, cell)
         except ConfigError as error:  # a defence that this method can't have
             tell(f"left out: {name}: {error}")
             refused = error
             continue
         tell(name)
-        for key, one in attack(act(about, assembly)).items():
+        for key, one in attacked().items():
             found.setdefault(key, Cell(one.about)).merge(one)
     if not found and refused is not None:
         raise refused
     return [cell.row() for cell in found.values()]
 
 
+def _prepared(about: Mapping[str, Any], cell: Config) -> Callable[[], Mapping[tuple[Any, ...], Cell]]:
+    """What is to be done for a cell; what can't be meant is refused here, before anything is trained."""
+    assembly = assemble(cell)
+    users.check(assembly)
+    if MODEL not in cell.audit.attacks:
+        return lambda: attack(act(about, assembly))
+    shadows.check(cell)
+    return lambda: released.membership(about, assembly)
+
+
 def of_wire(wire: Path, truth: Config) -> Rows:
     """A recorded wire; the configuration it was made with says what is true."""
+    if MODEL in truth.audit.attacks:
+        raise ConfigError(f"{MODEL} is not read from a wire: models are trained for it; audit the configuration instead")
     assembly = assemble(truth)
     scene = Scene(_about(truth, "as recorded", None), assembly, list(uploads(transcript(wire))), assembly.population)
     if not scene.uploads:
@@ -80,17 +92,28 @@ def of_wire(wire: Path, truth: Config) -> Rows:
 
 
 def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
+    """Uploads are attacked in their first rounds; released models after all rounds, with all that clients have."""
+    options = config.audit
+    on_uploads = [name for name in options.attacks if name != MODEL]
+    if on_uploads:
+        first = [f"rounds={options.rounds}", f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
+        yield from _cells(config, options.sentences or (None,), first)
+    if MODEL in options.attacks:
+        yield from _cells(config, (None,), [f"audit.attacks={[MODEL]}"])
+
+
+def _cells(config: Config, texts: Sequence[int | None], settings: Sequence[str]) -> Iterator[tuple[dict[str, Any], Config]]:
     options = config.audit
     for method, defence, sentences, optimizer, batch, seed in product(
         options.methods or (config.method,),
         options.defences,
-        options.sentences or (None,),
+        texts,
         options.optimizers or (config.train.optimizer,),
         options.batches or (config.train.batch,),
         options.seeds or (config.seed,),
     ):
         wanted = [f"method={method}", f"train.optimizer={optimizer}", f"train.batch={batch}", f"seed={seed}"]
-        wanted += [f"rounds={options.rounds}", f"cohort.size={options.clients}"]
+        wanted += settings
         wanted += [] if defence == "none" else [setting.strip() for setting in defence.split(";")]
         cell = configuration.loads(configuration.to_toml(config), wanted)
         yield _about(cell, defence, sentences), cell

@@ -120,4 +120,6 @@ THREATS: Mapping[str, str] = {
     "a colluding client": "the same, and one client gave it what clients share and the server lacks",
     "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
     "isolated vectors": "has each of the client's word vectors alone, as the client turned it: more than an upload gives",
+    "the released model": "has the model that training ended with, and the text in question with its label; saw no message",
+    "shadow models": "the same, and trains models of its own on texts like theirs, with and without the one in question",
 }

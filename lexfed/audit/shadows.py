@@ -1,7 +1,14 @@
-"""Shadow models for LiRA: many models of one configuration, each trained on some of its clients, each a target once."""
+"""Shadow models for LiRA: models of one configuration, each trained with some of its clients, each a target once.
+
+    for every pair of models, every client tosses a coin: which of the two does it join?
+    a client that did not join is asked as all are, and says nothing
+
+So a text is in half of a target's shadows, whatever their number. And in or out is one update more or less in every sum:
+sampling rates and divisors stay as they are, which is what an epsilon for one user added or removed speaks of.
+"""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,30 +16,33 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lexfed.assembly import Assembly, assemble
-from lexfed.audit.membership import confidence, label_matched, lira
+from lexfed.assembly import Assembly
+from lexfed.audit.membership import confidence, label_matched, lira, loss_threshold, losses
 from lexfed.config import Config
 from lexfed.errors import ConfigError
-from lexfed.federation import Federation, ServerState
+from lexfed.federation import Federation, Requests, ServerState, Sum
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.model import Example, collate
+from lexfed.optim import released
 from lexfed.params import Params
 from lexfed.seeds import Seed, derive, numpy_generator
 from lexfed.vocabulary.reading import SharedReader
+from lexfed.wire import ClientId, Message, Verb
 
 Runtime = Callable[[Assembly], Federation]  # as `simulate` makes one
+Coins = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Models of one configuration, each trained on some of the clients: each is a target, and others are its shadows."""
+    """All models' phi of all texts, and who was trained on what."""
 
     phi: Tensor  # (M, N) float64
     inside: Tensor  # (M, N) bool
     labels: Tensor  # (N,)
     accuracy: Tensor  # (M,) on the common test set
     majority: float  # of always saying the most frequent label there
-    epsilon: float | None  # the dearest model's; None: nothing is promised
+    epsilon: float | None  # the dearest model's; None: nothing is promised about who took part
     delta: float | None
 
     def attack(self, target: int, online: bool) -> Tensor:  # (N,)
@@ -49,28 +59,37 @@ class Study:
         return counted
 
 
-def shadow_study(config: Config, shadows: int, seed: Seed, runtime: Runtime) -> Study:
-    """Train `shadows` + 2 models in pairs: each client's coin says which of the two it joins.
+SCORES: Mapping[str, Callable[[Study, int], Tensor]] = {
+    "threshold": lambda study, target: loss_threshold(losses(study.phi[target])),
+    "lira": lambda study, target: study.attack(target, online=True),
+    "lira offline": lambda study, target: study.attack(target, online=False),
+}
 
-    So every text is in half of a target's shadows. And in or out is one client more or less, as a central epsilon has it.
-    """
-    if shadows < 4 or shadows % 2:
-        raise ConfigError(f"a shadow study needs an even number of shadow models, at least 4, not {shadows}")
+
+def check(config: Config) -> None:
+    """Refuse what has no model in common, before anything is trained."""
     if config.model.name != "bilstm" or config.method not in ("fedavg", "fedprox"):
-        raise ConfigError("a shadow study is of a model that all share: a bilstm, by fedavg or fedprox")
-    assembly = assemble(config)
-    people, reader = assembly.population, SharedReader(assembly.tokenizer, config.train.max_length)
-    model = BiLSTMClassifier(config.model, people.classes)
+        raise ConfigError("membership is asked of a model that all share: a bilstm, by fedavg or fedprox")
+
+
+def shadow_study(assembly: Assembly, seed: Seed, runtime: Runtime) -> Study:
+    """Train `audit.shadows` + 2 models: a target, its complement, and its shadows, in turn."""
+    config, people = assembly.config, assembly.population
+    check(config)
+    reader, model = SharedReader(assembly.tokenizer, config.train.max_length), BiLSTMClassifier(config.model, people.classes)
     texts, test = reader.read(people.seen_text).examples, reader.read(people.common_test).examples
     labels, truth = (torch.tensor([example.label for example in examples]) for examples in (texts, test))
     owner = np.repeat(np.arange(len(people)), [people.size(client) for client in range(len(people))])  # (N,)
-    coins = _coins(shadows + 2, len(people), derive(seed, "coins"))
+    coins = _coins(config.audit.shadows + 2, len(people), derive(seed, "coins"))
+    # a client's own noise hides what it sends, not that it sent: there an epsilon does not speak of in or out
+    promise = assembly.promise if config.privacy.placement == "central" else None
     phi, right, epsilons = [], [], []
     for number, joins in enumerate(coins):
-        state = _released(assembly, joins, derive(seed, "model", number), runtime)
-        phi.append(confidence(_logits(model, state.params, texts), labels))
-        right.append((_logits(model, state.params, test).argmax(1) == truth).double().mean())
-        epsilons.append(assembly.promise.epsilons(state.ledger)[0] if assembly.promise else None)
+        state = _last(assembly, joins, derive(seed, "model", number), runtime)
+        params = released(state.params, state.opt_state)
+        phi.append(confidence(_logits(model, params, texts), labels))
+        right.append((_logits(model, params, test).argmax(1) == truth).double().mean())
+        epsilons.append(promise.epsilons(state.ledger)[0] if promise else None)
     return Study(
         phi=torch.stack(phi),
         inside=torch.from_numpy(coins[:, owner]),
@@ -78,25 +97,35 @@ def shadow_study(config: Config, shadows: int, seed: Seed, runtime: Runtime) -> 
         accuracy=torch.stack(right),
         majority=float(torch.bincount(truth).max() / len(truth)),
         epsilon=None if None in epsilons else max(value for value in epsilons if value is not None),
-        delta=assembly.promise.delta if assembly.promise else None,
+        delta=promise.delta if promise else None,
     )
 
 
-def _coins(models: int, clients: int, seed: Seed) -> npt.NDArray[np.bool_]:  # (M, clients)
+def _coins(models: int, clients: int, seed: Seed) -> Coins:  # (M, clients)
     heads = numpy_generator(seed).random((models // 2, clients)) < 0.5
     return np.stack([heads, ~heads], axis=1).reshape(models, clients)
 
 
-def _released(assembly: Assembly, joins: npt.NDArray[np.bool_], seed: Seed, runtime: Runtime) -> ServerState:
+def _last(assembly: Assembly, joins: Coins, seed: Seed, runtime: Runtime) -> ServerState:
     """The last state of a run with these clients only; the server's start, its noise and all secrets are the run's own."""
-    people = assembly.population
-    rows = [np.arange(people.starts[client], people.starts[client + 1]) for client in np.flatnonzero(joins)]
-    starts = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-    some = replace(
-        people, train=people.train.take(np.concatenate(rows)), starts=starts, unseen=0, secret=derive(seed, "clients")
-    )
-    federation = runtime(replace(assembly, population=some))
+    people = replace(assembly.population, secret=derive(seed, "clients"))
+    federation = joined(runtime(replace(assembly, population=people)), joins)
     return deque(assembly.method.server(federation, derive(seed, "server"), ServerState()), maxlen=1).pop()
+
+
+def joined(federation: Federation, joins: Coins) -> Federation:
+    """A layer on ask: who did not join never answers."""
+
+    def present(requests: Requests) -> Requests:
+        return {client: message for client, message in requests.items() if joins[client]}
+
+    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
+        return federation.ask(verb, present(requests))
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        return federation.total(verb, present(requests))
+
+    return Federation(federation.clients, ask, total)
 
 
 def _logits(model: BiLSTMClassifier, params: Params, examples: Sequence[Example]) -> Tensor:  # (N, C)

@@ -16,7 +16,8 @@ COLUMNS: Mapping[str, str] = {
     "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
     "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
     "tpr_at_01pct_fpr": "TPR at 0.1 %", "correlation": "correlation", "nothing_to_read": "nothing to read",
-    "accuracy": "accuracy", "majority": "always the majority", "round": "round",
+    "dp_limit": "allowed at 1 %", "epsilon": "epsilon", "accuracy": "accuracy",
+    "majority": "always the majority", "round": "round",
 }  # fmt: skip
 TITLES = {
     "rows": "Rows of a shared table that moved are words",
@@ -26,6 +27,9 @@ TITLES = {
     "labels": "How frequent is each class?",
     "gender": "Which gender is the user?",
     "age": "How old is the user? (below 20, below 30, older)",
+    "threshold": "Was this text trained on? By its loss",
+    "lira": "Was this text trained on? By a likelihood ratio (LiRA)",
+    "lira offline": "Was this text trained on? By models that have not seen it (offline LiRA)",
 }
 
 

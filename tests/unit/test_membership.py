@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexfed.assembly import Assembly
 from lexfed.audit.membership import (
     MANY,
     Membership,
@@ -24,13 +22,9 @@ from lexfed.audit.membership import (
     losses,
     report,
 )
-from lexfed.audit.shadows import Runtime, Study, shadow_study
-from lexfed.config import Config, load
-from lexfed.errors import ConfigError, DataError, PrivacyError
-from lexfed.federation import Federation
+from lexfed.audit.shadows import Study
+from lexfed.errors import DataError, PrivacyError
 from lexfed.metrics.leakage import auc, tpr_at
-from lexfed.runtime.simulation import Site, simulate
-from lexfed.runtime.store import Store
 from lexfed.seeds import Seed, derive, root, torch_generator
 
 
@@ -236,61 +230,9 @@ def test_the_bootstrap_covers() -> None:
     assert max(wrong.values()) < 8, "the pair: a wrong value is outside"
 
 
-# --- the project's own models -----------------------------------------------------------------------------------------
-
-
-def in_process(folder: Path) -> Runtime:
-    def runtime(assembly: Assembly) -> Federation:
-        return simulate(Site(assembly, Store(folder)))
-
-    return runtime
-
-
-@pytest.fixture
-def small(tiny: Path) -> Config:
-    return load(
-        tiny, ["data.partition=iid", "data.clients=20", "data.validation=0.0", "train.epochs=6", "model.dropout=0.0"]
-    )
-
-
-def test_a_study_trains_every_model_on_its_own_clients(small: Config, tmp_path: Path) -> None:
-    study = shadow_study(small, 4, root(0), in_process(tmp_path / "clients"))
-    assert study.phi.shape == study.inside.shape == (6, len(study.labels))
-    assert torch.equal(study.inside[::2], ~study.inside[1::2]), "in pairs: each client joins one of the two"
-    assert len({tuple(row.tolist()) for row in study.inside}) == 6
-    assert study.phi.isfinite().all()
-    assert len({tuple(row.tolist()) for row in study.phi}) == 6, "each from a start of its own"
-    assert (study.epsilon, study.delta) == (None, None)
-    again = shadow_study(small, 4, root(0), in_process(tmp_path / "again"))
-    assert torch.equal(study.phi, again.phi), "the same bits from the same seed"
-    assert study.attack(0, online=True).shape == study.labels.shape
-    counted = study.matched(0, root(1))
-    inside, labels = study.inside[0], study.labels
-    for label in (0, 1):
-        both = [(side & counted & (labels == label)).sum() for side in (inside, ~inside)]
-        assert both[0] == both[1] > 0
-
-
 def test_a_target_s_complement_is_not_among_its_shadows() -> None:
     study, _ = population(1.0, 1.0, 2)
     moved = study.phi.clone()
     moved[1] += 100
     assert torch.equal(replace(study, phi=moved).attack(0, online=True), study.attack(0, online=True))
     assert not torch.equal(replace(study, phi=moved).attack(2, online=True), study.attack(2, online=True)), "the pair"
-
-
-def test_a_private_study_tells_its_epsilon(small: Config, tmp_path: Path) -> None:
-    private = replace(small, cohort=replace(small.cohort, sampling="poisson"))
-    private = replace(private, privacy=replace(small.privacy, placement="central", noise=2.0, accountant="rdp"))
-    study = shadow_study(private, 4, root(0), in_process(tmp_path / "clients"))
-    assert study.epsilon is not None
-    assert 0.5 < study.epsilon < 20
-    assert study.delta == private.privacy.delta
-
-
-def test_what_is_no_study_is_refused(small: Config, tmp_path: Path) -> None:
-    for shadows in (2, 5):
-        with pytest.raises(ConfigError, match="even number"):
-            shadow_study(small, shadows, root(0), in_process(tmp_path))
-    with pytest.raises(ConfigError, match="all share"):
-        shadow_study(replace(small, method="fedevocab"), 4, root(0), in_process(tmp_path))
