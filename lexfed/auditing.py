@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from lexfed import config as configuration
 from lexfed.assembly import assemble
-from lexfed.audit import closed_form, released, shadows, users
+from lexfed.audit import closed_form, inversion, released, shadows, users
 from lexfed.audit.scene import Attack, Findings, Scene, act
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import transcript
@@ -26,6 +26,7 @@ ATTACKS: Mapping[str, Attack] = {
     "norms": closed_form.norms,
     "sentences": closed_form.sentences,
     "labels": closed_form.labels,
+    "inversion": inversion.inversion,
     users.ATTACK: users.attributes,
 }
 MODEL = "membership"  # not of uploads: it asks what training ends with

@@ -7,6 +7,7 @@
     norms      isolated vectors             has every word's vector as the client turned it, and matches lengths
     sentences  public files                 is this sentence of the client's?
     labels     public files                 how frequent is each class?
+    inversion  public files and lengths     the texts whose gradient the upload is; also named by another model's table
 
 A guess is a ranking or a score. The truth is not known here.
 """
@@ -56,6 +57,8 @@ class Attacker:
 
 
 PUBLIC_FILES = Attacker("public files")
+LENGTHS = Attacker("public files and lengths")
+ANOTHER_TABLE = Attacker("another model's table")
 
 
 def colluder(rotation: Tensor) -> Attacker:
@@ -120,6 +123,8 @@ THREATS: Mapping[str, str] = {
     "a colluding client": "the same, and one client gave it what clients share and the server lacks",
     "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
     "isolated vectors": "has each of the client's word vectors alone, as the client turned it: more than an upload gives",
+    "public files and lengths": "public files, and how many words each text of the client has",
+    "another model's table": "the same, but names vectors by a table not the client's, as FedeVocab's attacker does",
     "the released model": "has the model that training ended with, and the text in question with its label; saw no message",
     "shadow models": "the same, and trains models of its own on texts like theirs, with and without the one in question",
 }

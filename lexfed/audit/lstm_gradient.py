@@ -3,7 +3,8 @@
 A weight's gradient is a sum over steps of outer products. Autograd adds up T matrices, and again for the second derivative.
 Here it stops at the gates, delta_t = dL / da_t, and one product each gives the rest:
 
-    a_t = W x_t + U h_(t-1) + b        dL/dW = sum_t delta_t x_t^T      dL/dU = sum_t delta_t h_(t-1)^T      dL/db = sum_t delta_t
+    a_t = W x_t + U h_(t-1) + b
+    dL/dW = sum_t delta_t x_t^T        dL/dU = sum_t delta_t h_(t-1)^T        dL/db = sum_t delta_t
 
 Both ways are read at once, the backward one on texts turned round. Behind a text's end steps go on, and delta_t is 0.
 """

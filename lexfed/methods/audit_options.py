@@ -5,7 +5,7 @@ from typing import Literal
 
 from lexfed.errors import ConfigError
 
-Attack = Literal["rows", "span", "norms", "sentences", "labels", "membership", "attributes"]
+Attack = Literal["rows", "span", "norms", "sentences", "labels", "inversion", "membership", "attributes"]
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,14 @@ class Audit:
     clients: int = 10  # uploads that are attacked in each cell
     rounds: int = 1
     candidates: int = 20_000  # words that the attacker considers
+    inversion_steps: int = 300  # inversion: how often a gradient is compared; 300 take some ten seconds
     attributes: tuple[str, ...] = ("gender", "age")  # what is guessed of users, where the data tells it
     others: int = 1_000  # sentences that are not the client's
     shadows: int = 8  # membership: models that an attacker trains for each that it attacks
 
     def __post_init__(self) -> None:
+        if self.inversion_steps < 1:
+            raise ConfigError("audit.inversion_steps must be at least 1")
         if min(self.clients, self.rounds, self.candidates, self.others) < 1 or any(n < 1 for n in self.sentences):
             raise ConfigError("audit.clients, rounds, candidates, others and sentences must be at least 1")
         if self.shadows < 4 or self.shadows % 2:  # in pairs: a text is in one of the two

@@ -17,7 +17,7 @@ COLUMNS: Mapping[str, str] = {
     "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
     "tpr_at_01pct_fpr": "TPR at 0.1 %", "correlation": "correlation", "nothing_to_read": "nothing to read",
     "dp_limit": "allowed at 1 %", "epsilon": "epsilon", "accuracy": "accuracy",
-    "majority": "always the majority", "round": "round",
+    "majority": "always the majority", "round": "round", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
 }  # fmt: skip
 TITLES = {
     "rows": "Rows of a shared table that moved are words",
@@ -25,6 +25,7 @@ TITLES = {
     "norms": "Words by the length of their vectors",
     "sentences": "Is this sentence of the client's?",
     "labels": "How frequent is each class?",
+    "inversion": "Texts whose gradient the upload is (gradient inversion)",
     "gender": "Which gender is the user?",
     "age": "How old is the user? (below 20, below 30, older)",
     "threshold": "Was this text trained on? By its loss",
