@@ -8,11 +8,10 @@ from typing import Any, get_args
 
 from lexfed import config as configuration
 from lexfed.assembly import assemble
-from lexfed.audit import closed_form, inversion, released, shadows, users
-from lexfed.audit.scene import Attack, Findings, Scene, act
+from lexfed.audit import agreement, closed_form, exposure, released, shadows, users
+from lexfed.audit.scene import Attack, Findings, Scene, act, seen
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import transcript
-from lexfed.audit.uploads import uploads
 from lexfed.config import Config
 from lexfed.errors import ConfigError, DataError
 from lexfed.files import write_atomically
@@ -26,7 +25,8 @@ ATTACKS: Mapping[str, Attack] = {
     "norms": closed_form.norms,
     "sentences": closed_form.sentences,
     "labels": closed_form.labels,
-    "inversion": inversion.inversion,
+    "agreement": agreement.agreement,
+    "canaries": exposure.exposed,
     users.ATTACK: users.attributes,
 }
 MODEL = "membership"  # not of uploads: it asks what training ends with
@@ -86,7 +86,7 @@ def of_wire(wire: Path, truth: Config) -> Rows:
     if MODEL in truth.audit.attacks:
         raise ConfigError(f"{MODEL} is not read from a wire: models are trained for it; audit the configuration instead")
     assembly = assemble(truth)
-    scene = Scene(_about(truth, "as recorded", None), assembly, list(uploads(transcript(wire))), assembly.population)
+    scene = seen(_about(truth, "as recorded", None), assembly, list(transcript(wire)))
     if not scene.uploads:
         raise DataError(f"{wire} holds no upload that moves a parameter: there is nothing to read")
     return [cell.row() for cell in attack(scene).values()]

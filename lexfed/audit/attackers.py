@@ -4,6 +4,7 @@
     span       public files                 the first matrix that travels moved within the span of the client's words
     span       d/2 or d known words         has seen so many words both in public and as clients turn them: Procrustes
     span       a colluding client           has the clients' common secret
+    span       every round of a client      adds up what it saw of one client
     norms      isolated vectors             has every word's vector as the client turned it, and matches lengths
     sentences  public files                 is this sentence of the client's?
     labels     public files                 how frequent is each class?
@@ -22,13 +23,12 @@ from torch import Tensor
 from lexfed.audit.uploads import Upload
 from lexfed.metrics import leakage
 from lexfed.metrics.leakage import Spectrum
-from lexfed.params import Rows
 from lexfed.vocabulary.rotation import aligned
 
-# the matrices that multiply word vectors first, in the models there are
-FIRST = ("lstm.weight_ih_l0", "lstm.weight_ih_l0_reverse")
 TABLES = ("embedding.weight", "input")  # of a classifier or language model; of word vectors
-BIAS = "output.bias"
+PRETRAINED = ".word_embeddings.weight"  # of an encoder
+OUTPUTS = "output"  # of word vectors
+BIASES = ("output.bias", "classifier.bias", "classifier.out_proj.bias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +59,7 @@ class Attacker:
 PUBLIC_FILES = Attacker("public files")
 LENGTHS = Attacker("public files and lengths")
 ANOTHER_TABLE = Attacker("another model's table")
+EVERY_ROUND = Attacker("every round of a client")
 
 
 def colluder(rotation: Tensor) -> Attacker:
@@ -74,23 +75,43 @@ def knows_words(share: float, vectors: Tensor, rotation: Tensor, generator: torc
 
 
 def moved_words(upload: Upload) -> Tensor | None:
-    """Ids of the shared vocabulary, those that moved furthest first; None: no table travels."""
-    for name in TABLES:
-        if name in upload.delta:
-            return leakage.moved_rows(upload.delta[name])
+    """Rows of the table of words that moved, those that moved furthest first; None: no such table travels.
+
+    A language model whose output is tied to it moves all rows: those of its text are ahead.
+    """
+    for name, table in upload.delta.items():
+        if name in TABLES or name.endswith(PRETRAINED):
+            return leakage.moved_rows(table)
     return None
 
 
-def spectrum(upload: Upload) -> Spectrum | None:
-    """None: nothing that multiplies word vectors travels."""
-    first = [value for name in FIRST if isinstance(value := upload.delta.get(name), Tensor)]
+def moved_outputs(upload: Upload) -> Tensor | None:
+    """Rows that the output tells of; None: it has none that stand for words.
+
+    Of word vectors: contexts, and the negatives beside them. Of a language model: what its bias says.
+    """
+    return leakage.moved_rows(upload.delta[OUTPUTS]) if OUTPUTS in upload.delta else _came_next(upload)
+
+
+def told_words(upload: Upload) -> Tensor | None:
+    """Rows by what tells most: a language model's bias, as its table may be tied to the output; else the table."""
+    came = _came_next(upload)
+    return moved_words(upload) if came is None else came
+
+
+def _came_next(upload: Upload) -> Tensor | None:
+    """A bias with a number for every token goes up where a token came more often than was expected."""
+    bias, table = upload.delta.get(BIASES[0]), upload.delta.get(TABLES[0])
+    if not isinstance(bias, Tensor) or not isinstance(table, Tensor) or len(bias) != len(table):
+        return None
+    return bias.argsort(descending=True, stable=True)[: int((bias > 0).sum())]
+
+
+def spectrum(uploads: Sequence[Upload], is_first: Callable[[str, Tensor], bool]) -> Spectrum | None:
+    """Of all these uploads together; None: nothing that multiplies word vectors travels."""
+    moved = ((name, value) for upload in uploads for name, value in upload.delta.items())
+    first = [value for name, value in moved if isinstance(value, Tensor) and is_first(name, value)]
     return leakage.span(*first) if first and all(bool(value.isfinite().all()) for value in first) else None
-
-
-def spanned_words(found: Spectrum, public: Public, attacker: Attacker) -> Tensor:
-    if public.vectors is None:
-        raise ValueError("a span is compared with public vectors")
-    return leakage.ranking(found, attacker.view(public.vectors))
 
 
 def matched_by_norm(turned: Tensor, public: Tensor) -> Tensor:  # (n,)
@@ -104,15 +125,8 @@ def matched_by_norm(turned: Tensor, public: Tensor) -> Tensor:  # (n,)
     return matched
 
 
-def sentence_scores(found: Spectrum, sentences: Sequence[Sequence[int]], public: Public, attacker: Attacker) -> Tensor:
-    if public.vectors is None:
-        raise ValueError("sentences are compared by public vectors")
-    view = attacker.view(public.vectors)
-    return leakage.sentence_scores(found, [view[torch.tensor(ids)] for ids in sentences])
-
-
 def label_scores(upload: Upload) -> Tensor | None:
-    bias: Tensor | Rows | None = upload.delta.get(BIAS)
+    bias = next((upload.delta[name] for name in BIASES if name in upload.delta), None)
     return leakage.label_shares(bias) if isinstance(bias, Tensor) and bias.ndim == 1 else None
 
 
@@ -121,10 +135,12 @@ THREATS: Mapping[str, str] = {
     "0.5 d known words": "the same, and knows d/2 words both in public and as the clients' secret rotation turns them",
     "1 d known words": "the same, and knows d words both in public and as the clients' secret rotation turns them",
     "a colluding client": "the same, and one client gave it what clients share and the server lacks",
-    "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
+    "every round of a client": "public files, and adds up what it saw of one client in all rounds",
+    "another organisation": "reads the word list that was agreed on, and its own text",
     "isolated vectors": "has each of the client's word vectors alone, as the client turned it: more than an upload gives",
     "public files and lengths": "public files, and how many words each text of the client has",
     "another model's table": "the same, but names vectors by a table not the client's, as FedeVocab's attacker does",
+    "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
     "the released model": "has the model that training ended with, and the text in question with its label; saw no message",
     "shadow models": "the same, and trains models of its own on texts like theirs, with and without the one in question",
 }

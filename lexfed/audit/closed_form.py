@@ -1,6 +1,6 @@
 """The attacks in closed form on every upload of a scene, each guess beside the truth."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from lexfed.audit import attackers, score
-from lexfed.audit.attackers import PUBLIC_FILES, Attacker, Public
+from lexfed.audit.attackers import EVERY_ROUND, PUBLIC_FILES, Attacker, Public
+from lexfed.audit.front_ends import FrontEnd
+from lexfed.audit.row_names import row_names, without
 from lexfed.audit.scene import Figures, Findings, Scene, timed
 from lexfed.audit.uploads import Upload
 from lexfed.config import Config
 from lexfed.corpus.population import Client
 from lexfed.methods.defences import Defences
+from lexfed.metrics import leakage
 from lexfed.seeds import derive, numpy_generator, root, torch_generator
 from lexfed.vocabulary.rotation import rotation
 from lexfed.vocabulary.word import words
@@ -21,16 +24,19 @@ from lexfed.vocabulary.word import words
 
 def rows(scene: Scene, findings: Findings) -> None:
     for upload in scene.uploads:
-        timed(findings.cell("rows", PUBLIC_FILES.name), partial(_rows, upload, scene))
+        timed(findings.cell("rows", PUBLIC_FILES.name), partial(_rows, attackers.moved_words, upload, scene))
+        if attackers.moved_outputs(upload) is not None:
+            timed(findings.cell("output rows", PUBLIC_FILES.name), partial(_rows, attackers.moved_outputs, upload, scene))
 
 
 def span(scene: Scene, findings: Findings) -> None:
-    if scene.public.vectors is None:
+    if scene.front_end is None:
         return
     for upload in scene.uploads:
-        client = scene.client(upload)
-        for attacker in (PUBLIC_FILES, *_adaptive(scene.assembly.config, client, scene.public)):
-            timed(findings.cell("span", attacker.name), partial(_span, upload, client, scene.public, attacker))
+        for attacker in (PUBLIC_FILES, *adaptive(scene.assembly.config, scene.client(upload), scene.public)):
+            timed(findings.cell("span", attacker.name), partial(_span, [upload], scene, scene.front_end, attacker))
+    for several in scene.repeated:
+        timed(findings.cell("span", EVERY_ROUND.name), partial(_span, several, scene, scene.front_end, EVERY_ROUND))
 
 
 def norms(scene: Scene, findings: Findings) -> None:
@@ -43,17 +49,19 @@ def norms(scene: Scene, findings: Findings) -> None:
 
 
 def sentences(scene: Scene, findings: Findings) -> None:
-    if scene.public.vectors is None:
+    if scene.front_end is None:
         return
     for upload in scene.uploads:
-        timed(findings.cell("sentences", PUBLIC_FILES.name), partial(_sentences, upload, scene))
+        timed(findings.cell("sentences", PUBLIC_FILES.name), partial(_sentences, [upload], scene, scene.front_end))
+    for several in scene.repeated:
+        timed(findings.cell("sentences", EVERY_ROUND.name), partial(_sentences, several, scene, scene.front_end))
 
 
 def labels(scene: Scene, findings: Findings) -> None:
     cell = findings.cell("labels", PUBLIC_FILES.name)
     for upload in scene.uploads:
         scores = attackers.label_scores(upload)
-        if scores is None:
+        if scores is None or len(scores) != scene.everyone.classes:  # a language model's are of tokens
             cell.nothing += 1
             continue
         own = scene.client(upload).train
@@ -63,26 +71,24 @@ def labels(scene: Scene, findings: Findings) -> None:
         cell.figures.append({})
 
 
-def _rows(upload: Upload, scene: Scene) -> Figures | None:
-    ranking = attackers.moved_words(upload)
+def _rows(read: Callable[[Upload], Tensor | None], upload: Upload, scene: Scene) -> Figures | None:
+    ranking = read(upload)
     if ranking is None:
         return None
-    encoder = scene.assembly.tokenizer
-    limit = scene.assembly.config.train.max_length
-    truth = {token for text in scene.client(upload).train for token in encoder.encode(text)[:limit]}
-    tokens = scene.public.tokens
-    return score.words(ranking, truth, torch.arange(len(tokens)), tokens)
+    names = row_names(scene.assembly, upload)
+    truth = names.read(scene.client(upload).train)
+    return score.words(without(ranking, names.always), truth, names.prior, names.tokens) if truth else None
 
 
-def _span(upload: Upload, client: Client, public: Public, attacker: Attacker) -> Figures | None:
-    found, truth = attackers.spectrum(upload), _true_words(client, public)
+def _span(seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker) -> Figures | None:
+    found, truth = attackers.spectrum(seen, front.is_first), true_words(scene.client(seen[0]), front)
     if found is None or not truth:
         return None
-    return score.words(attackers.spanned_words(found, public, attacker), truth, public.prior, public.words)
+    return score.words(front.ranking(found, attacker), truth, torch.arange(len(front.words)), front.words)
 
 
 def _norms(client: Client, defences: Defences, public: Public) -> Figures | None:
-    truth = sorted(_true_words(client, public))
+    truth = sorted({public.places[word] for text in client.train for word in words(text) if word in public.places})
     if not truth or public.vectors is None:
         return None
     own = public.vectors[truth]
@@ -93,15 +99,15 @@ def _norms(client: Client, defences: Defences, public: Public) -> Figures | None
     return {"precision": right, "recall": right, "f1": right, "recall_at_n": right}
 
 
-def _sentences(upload: Upload, scene: Scene) -> Figures | None:
-    found, client, public = attackers.spectrum(upload), scene.client(upload), scene.public
+def _sentences(seen: Sequence[Upload], scene: Scene, front: FrontEnd) -> Figures | None:
+    found, client = attackers.spectrum(seen, front.is_first), scene.client(seen[0])
     if found is None:
         return None
-    own = [ids for text in client.train if (ids := _ids(text, public))]
-    others = [ids for text in _others(client, scene) if (ids := _ids(text, public))]
+    own, others = ([front.inputs(text, PUBLIC_FILES) for text in texts] for texts in (client.train, _others(client, scene)))
+    own, others = ([x for x in side if len(x)] for side in (own, others))
     if not own or not others:
         return None
-    scores = attackers.sentence_scores(found, [*own, *others], public, PUBLIC_FILES)
+    scores = leakage.sentence_scores(found, [*own, *others])
     return score.membership(scores[: len(own)], scores[len(own) :])
 
 
@@ -120,7 +126,7 @@ def _others(client: Client, scene: Scene) -> Iterator[str]:
     return (text for text in pool.take(np.concatenate(chosen)) if text not in known)
 
 
-def _adaptive(config: Config, client: Client, public: Public) -> Iterator[Attacker]:
+def adaptive(config: Config, client: Client, public: Public) -> Iterator[Attacker]:
     """Attackers who know that vectors are turned, and have something to undo it with."""
     key = config.defences.key(client)
     if key is None or public.vectors is None:
@@ -132,9 +138,5 @@ def _adaptive(config: Config, client: Client, public: Public) -> Iterator[Attack
     yield attackers.colluder(turn)
 
 
-def _true_words(client: Client, public: Public) -> set[int]:
-    return {token for text in client.train for token in _ids(text, public)}
-
-
-def _ids(text: str, public: Public) -> list[int]:
-    return [public.places[word] for word in words(text) if word in public.places]
+def true_words(client: Client, front: FrontEnd) -> set[int]:
+    return {token for text in client.train for token in front.ids(text)}

@@ -12,10 +12,13 @@ import numpy as np
 import torch
 
 from lexfed.assembly import Assembly
+from lexfed.audit import canaries, front_ends
 from lexfed.audit.attackers import Public
+from lexfed.audit.front_ends import FrontEnd
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import Recorded
-from lexfed.audit.uploads import Upload, uploads
+from lexfed.audit.uploads import AGREEING, Upload, uploads
+from lexfed.config import Config
 from lexfed.corpus.population import Client, Population
 from lexfed.federation import Federation, Requests, ServerState, plain
 from lexfed.runtime.simulation import Site, simulate
@@ -33,6 +36,8 @@ class Scene:
     assembly: Assembly
     uploads: Sequence[Upload]
     everyone: Population  # with all their texts: the sentences that are not the client's come from here
+    agreement: Sequence[Recorded] = ()  # what organisations and server said to come to one word list
+    canaries: Mapping[ClientId, str] = field(default_factory=dict)  # phrases that were planted, by client
 
     def client(self, upload: Upload) -> Client:
         return self.assembly.population.client(upload.client)
@@ -45,6 +50,18 @@ class Scene:
             return Public(tokens=tokens)
         table = vectors.load(config.vocabulary.vectors).head(config.audit.candidates)
         return Public(table.words, torch.from_numpy(np.asarray(table.vectors[:], dtype=np.float32)), tokens)
+
+    @cached_property
+    def front_end(self) -> FrontEnd | None:
+        return front_ends.build(self.assembly, self.public)
+
+    @property
+    def repeated(self) -> list[list[Upload]]:
+        """All uploads of each client that sent more than one."""
+        by_client: dict[ClientId, list[Upload]] = {}
+        for upload in self.uploads:
+            by_client.setdefault(upload.client, []).append(upload)
+        return [several for several in by_client.values() if len(several) > 1]
 
 
 @dataclass(frozen=True)
@@ -82,16 +99,34 @@ def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
     torch.set_num_threads(1)
     config = assembly.config
     everyone, sentences = assembly.population, about["sentences"]
-    if sentences is not None:
-        assembly = replace(assembly, population=everyone.trimmed(sentences))
+    people = everyone if sentences is None else everyone.trimmed(sentences)
+    phrases = canaries.phrases(config)
+    assembly = replace(assembly, population=canaries.planted(people, phrases))
     heard: list[Recorded] = []
     with tempfile.TemporaryDirectory() as folder:
-        federation = listened(simulate(Site(assembly, Store(Path(folder)))), heard)
+        federation = _asked(config, listened(simulate(Site(assembly, Store(Path(folder)))), heard))
         server = assembly.method.server(federation, derive(root(config.seed), "server"), ServerState())
         for state in server:
             if state.round >= config.audit.rounds:
                 break
-    return Scene(about, assembly, list(uploads(heard))[: config.audit.clients * config.audit.rounds], everyone)
+    return replace(seen(about, assembly, heard, config.audit.clients), everyone=everyone, canaries=phrases)
+
+
+def seen(about: Mapping[str, Any], assembly: Assembly, messages: Sequence[Recorded], clients: int | None = None) -> Scene:
+    """What these messages show; of so many clients, if not of all."""
+    found = list(uploads(messages))
+    attacked = set(list(dict.fromkeys(upload.client for upload in found))[:clients])
+    some = [upload for upload in found if upload.client in attacked]
+    return Scene(about, assembly, some, assembly.population, [one for one in messages if one.verb in AGREEING])
+
+
+def _asked(config: Config, federation: Federation) -> Federation:
+    """Several rounds are those of the same clients, and who has a canary is asked: nobody else takes part then.
+
+    All organisations that are to agree on a word list do take part, whatever is attacked.
+    """
+    again = (config.audit.rounds > 1 or config.audit.canaries) and config.cohort.sampling != "everyone"
+    return replace(federation, clients=federation.clients[: config.audit.clients]) if again else federation
 
 
 def listened(federation: Federation, heard: list[Recorded]) -> Federation:

@@ -10,6 +10,7 @@ from lexfed.params import Params, Rows
 from lexfed.wire import ClientId, Message, below, unpack
 
 SENDING = ("train", "warm", "skipgram")  # verbs that are answered with an update
+AGREEING = ("propose", "disclose", "spell", "vocabulary")  # verbs by which organisations come to one word list
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,16 @@ class Upload:
     client: ClientId
     model: Params  # what the server had sent
     delta: Mapping[str, Tensor | Rows]
-    blobs: Mapping[str, bytes]  # what the server had sent beside it: a tokenizer
+    blobs: Mapping[str, bytes]  # what the server had sent beside it, or before: a tokenizer, a word list
 
 
 def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
     """Every answer with its request. Who sent nothing that moves a parameter is left out: there is nothing to read."""
     sent: dict[tuple[int, int, ClientId], Recorded] = {}
+    lists: dict[ClientId, Mapping[str, bytes]] = {}  # a word list is sent once, before the first upload
     for one in sorted(messages, key=lambda m: (m.step, m.ask, m.client, m.direction)):  # down before up
+        if one.verb == "vocabulary" and one.direction == "down":
+            lists[one.client] = one.message.blobs
         if one.verb not in SENDING:
             continue
         key = (one.step, one.ask, one.client)
@@ -34,7 +38,8 @@ def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
             request = sent.pop(key).message
             delta = _delta(one.message)
             if delta:
-                yield Upload(one.round, one.client, below("model", request.arrays), delta, request.blobs)
+                blobs = {**lists.get(one.client, {}), **request.blobs}
+                yield Upload(one.round, one.client, below("model", request.arrays), delta, blobs)
 
 
 def _delta(message: Message) -> dict[str, Tensor | Rows]:

@@ -15,7 +15,8 @@ COLUMNS: Mapping[str, str] = {
     "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts", "optimizer": "optimizer",
     "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
     "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
-    "tpr_at_01pct_fpr": "TPR at 0.1 %", "correlation": "correlation", "nothing_to_read": "nothing to read",
+    "tpr_at_01pct_fpr": "TPR at 0.1 %", "precision": "precision", "recall": "recall", "exposure": "exposure",
+    "correlation": "correlation", "nothing_to_read": "nothing to read",
     "dp_limit": "allowed at 1 %", "epsilon": "epsilon", "accuracy": "accuracy",
     "majority": "always the majority", "round": "round", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
 }  # fmt: skip
@@ -26,6 +27,9 @@ TITLES = {
     "sentences": "Is this sentence of the client's?",
     "labels": "How frequent is each class?",
     "inversion": "Texts whose gradient the upload is (gradient inversion)",
+    "output rows": "Rows of the output that moved are words: those that come next, or beside, and words drawn against them",
+    "agreement": "Which words of an agreed list does one organisation alone hold?",
+    "canaries": "Planted phrases among 10,000 others (exposure in bits; by chance 1.44)",
     "gender": "Which gender is the user?",
     "age": "How old is the user? (below 20, below 30, older)",
     "threshold": "Was this text trained on? By its loss",
@@ -38,8 +42,11 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[st
     """A title, heads and cells for each attack; what says nothing in all of its rows is left out."""
     for attack in dict.fromkeys(row["attack"] for row in rows):
         own = [row for row in rows if row["attack"] == attack]
-        shown = [key for key in COLUMNS if any(row[key] not in (None, 0) for row in own)]
+        shown = [key for key in COLUMNS if any(row[key] is not None for row in own)]
         shown = [key for key in shown if key != "attacker" or len({row["attacker"] for row in own}) > 1]
+        shown = [key for key in shown if key != "nothing_to_read" or any(row[key] for row in own)]
+        if "recall_at_n" in shown:  # of a ranking: precision and recall are those of its first n
+            shown = [key for key in shown if key not in ("precision", "recall")]
         title = (
             f"{TITLES.get(attack, attack)} (attacker: {own[0]['attacker']})" if "attacker" not in shown else TITLES[attack]
         )
