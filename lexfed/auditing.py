@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from lexfed import config as configuration
 from lexfed.assembly import assemble
-from lexfed.audit import agreement, closed_form, exposure, released, shadows, users
+from lexfed.audit import agreement, closed_form, exposure, inversion, released, shadows, users
 from lexfed.audit.scene import Attack, Findings, Scene, act, seen
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import transcript
@@ -25,6 +25,7 @@ ATTACKS: Mapping[str, Attack] = {
     "norms": closed_form.norms,
     "sentences": closed_form.sentences,
     "labels": closed_form.labels,
+    "inversion": inversion.inversion,
     "agreement": agreement.agreement,
     "canaries": exposure.exposed,
     users.ATTACK: users.attributes,
