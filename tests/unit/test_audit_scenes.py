@@ -1,4 +1,4 @@
-"""What is attacked besides one upload of a classifier with words: several rounds, encoders, word vectors, language models."""
+"""What is attacked besides one upload of a classifier of words: several rounds, encoders, word vectors, language models."""
 
 import json
 from pathlib import Path
