@@ -60,7 +60,8 @@ def cell(key: str, value: Any) -> str:
         return f"{value[0]:.2f}–{value[1]:.2f}"
     if key == "defence":
         return str(value).replace("defences.", "").replace("privacy.", "")
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    digits = 3 if key.startswith("tpr_") or key == "dp_limit" else 2  # chance is 0.01, or 0.001
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
 
 def threats(rows: Sequence[Row]) -> list[str]:

@@ -130,6 +130,7 @@ def test_membership_through_the_command(lexfed: Lexfed, tiny: Path) -> None:
     page = Path("audit/audit.html").read_text()
     assert "Was this text trained on?" in page
     assert "saw no message" in page
+    assert f"{noisy[0]['dp_limit']:.3f}" in page, "chance is 0.01: two digits would not tell"
 
 
 def test_audits_of_models_that_can_not_be_meant(lexfed: Lexfed, tiny: Path) -> None:
