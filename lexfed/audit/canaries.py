@@ -49,13 +49,10 @@ def slots(config: Config) -> Slots:
 
 
 def drawn(places: Slots, count: int, seed: Seed) -> list[str]:
-    """So many phrases, each of them once if there are enough."""
-    rng, found = numpy_generator(seed), dict[str, None]()
-    for _ in range(2 * count):
-        found[" ".join(place[int(rng.integers(len(place)))] for place in places)] = None
-        if len(found) == count:
-            break
-    return list(found)
+    """So many phrases, each of them once; fewer if there are hardly more than that."""
+    choices = numpy_generator(seed).integers([len(place) for place in places], size=(2 * count, len(places)))
+    made = (" ".join(place[i] for place, i in zip(places, row, strict=True)) for row in choices.tolist())
+    return list(dict.fromkeys(made))[:count]
 
 
 def phrases(config: Config) -> dict[int, str]:
