@@ -39,10 +39,6 @@ class Public:
     vectors: Tensor | None = None  # (C, d)
     tokens: Sequence[str] = ()  # of the shared vocabulary, by row
 
-    @property
-    def prior(self) -> Tensor:
-        return torch.arange(len(self.words))
-
     @cached_property
     def places(self) -> Mapping[str, int]:
         return {word: place for place, word in enumerate(self.words)}

@@ -32,6 +32,7 @@ from lexfed.vocabulary.word import words
 ATTENTION = tuple(
     f".layer.0.attention.{name}.weight" for name in ("self.query", "self.key", "self.value", "q_lin", "k_lin", "v_lin")
 )
+KINDS = ("bert", "distilbert")
 EPSILON = 1e-12  # of LayerNorm, in both
 
 
@@ -149,22 +150,26 @@ def build(assembly: Assembly, public: Public) -> FrontEnd | None:
 
 def _encoder(config: Config, tokenizer: PretrainedTokenizer) -> Encoder | None:
     module = _module(config.model.name)
-    parts = {name.split("embeddings.", 1)[1]: value for name, value in module.items()}
-    positions = parts["position_embeddings.weight"][: config.train.max_length]
-    kinds = parts.get("token_type_embeddings.weight")  # DistilBERT has none
+    if module is None:
+        return None
+    positions = module["position_embeddings.weight"][: config.train.max_length]
+    kinds = module.get("token_type_embeddings.weight")  # DistilBERT has none
     return Encoder(
         tokenizer,
         pretrained_order(tokenizer)[: config.audit.candidates],
-        parts["word_embeddings.weight"],
+        module["word_embeddings.weight"],
         positions if kinds is None else positions + kinds[0],
-        parts["LayerNorm.weight"],
-        parts["LayerNorm.bias"],
+        module["LayerNorm.weight"],
+        module["LayerNorm.bias"],
         EPSILON,
     )
 
 
 @lru_cache(maxsize=1)
-def _module(name: str) -> Params:
-    """The embedding module of a public encoder, as it was published."""
+def _module(name: str) -> Params | None:
+    """The embedding module of a public encoder, as it was published; None: of a kind that is put together otherwise."""
     model = load_encoder(name, classes=2, pretrained=True)
-    return {name: value.detach() for name, value in model.module.named_parameters() if model.depth(name) == EMBEDDING}
+    if model.module.config.model_type not in KINDS:
+        return None
+    embedding = {name: value for name, value in model.module.named_parameters() if model.depth(name) == EMBEDDING}
+    return {name.split(".embeddings.")[1]: value.detach() for name, value in embedding.items()}
