@@ -25,6 +25,7 @@ from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.seeds import derive, root
 from lexfed.vocabulary import vectors
+from lexfed.vocabulary.rotation import rotated
 from lexfed.wire import ClientId, Message, Verb
 
 
@@ -48,8 +49,9 @@ class Scene:
         config, tokens = self.assembly.config, tuple(self.assembly.tokenizer.vocabulary.tokens)
         if not config.vocabulary.vectors:
             return Public(tokens=tokens)
-        table = vectors.load(config.vocabulary.vectors).head(config.audit.candidates)
-        return Public(table.words, torch.from_numpy(np.asarray(table.vectors[:], dtype=np.float32)), tokens)
+        table, size = vectors.load(config.vocabulary.vectors), config.audit.candidates
+        rows = rotated(table, None, whiten=config.defences.whiten).vectors[:size]  # whoever has the table can whiten it
+        return Public(table.words[:size], torch.from_numpy(np.asarray(rows, dtype=np.float32)), tokens)
 
     @cached_property
     def front_end(self) -> FrontEnd | None:

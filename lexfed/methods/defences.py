@@ -2,6 +2,7 @@
 
     rotation         public vectors are turned by a secret that all clients have: a public table no longer fits their span.
                      Open: one client that gives it away, about d known words, lengths (unless `normalise`) and angles.
+                     `whiten`, which hides nothing by itself, takes its price away: see `vocabulary.rotation`.
                      "own", a secret for each client, is for comparison: bodies trained over different axes average badly.
     minimum_words    who has fewer distinct words (try 20 d) does not send: with many words, none stands out
     private_layers   "first": the first layer above the embedding stays too, so nothing on the wire multiplies a word vector.
@@ -37,6 +38,7 @@ class Defences:
 
     rotation: Literal["none", "shared", "own"] = "none"  # of public vectors: by a secret of all clients, or of each
     normalise: bool = False  # public vectors of one length, before they are turned
+    whiten: bool = False  # public vectors without axes of their own, before that
     minimum_words: int = 0  # a client with fewer distinct words sends nothing
     private_layers: Literal["embedding", "first"] = "embedding"  # first: also the layer above it
     embedding_dropout: float = 0.0  # the share of words left out of a training step
@@ -48,7 +50,11 @@ class Defences:
     @property
     def of_tables(self) -> bool:
         """Whether something is done to tables that clients make for themselves."""
-        return self.rotation != "none" or self.normalise or self.private_layers == "first"
+        return self.of_vectors or self.private_layers == "first"
+
+    @property
+    def of_vectors(self) -> bool:
+        return self.rotation != "none" or self.normalise or self.whiten
 
     def key(self, client: Client) -> Seed | None:
         """What the client's rotation is made of."""
@@ -74,12 +80,12 @@ def check(defences: Defences, method: str, model: str, vectors: bool) -> None:
         raise ConfigError(f"[defences] is for classifiers that are averaged, not for method = '{method}'")
     if defences.of_tables and method != "fedevocab":
         raise ConfigError(
-            "defences.rotation, normalise and private_layers need method = 'fedevocab': here the server makes it"
+            "defences.rotation, normalise, whiten and private_layers need method = 'fedevocab': here the server makes it"
         )
     if (defences.of_tables or defences.embedding_dropout) and model != "bilstm":
         raise ConfigError("[defences] but minimum_words need model.name = 'bilstm': an encoder's own table can't be hidden")
-    if (defences.rotation != "none" or defences.normalise) and not vectors:
-        raise ConfigError("defences.rotation and normalise are for public vectors: set vocabulary.vectors")
+    if defences.of_vectors and not vectors:
+        raise ConfigError("defences.rotation, normalise and whiten are for public vectors: set vocabulary.vectors")
 
 
 Silence = Callable[[Message, Client], Message]  # what goes out instead of an upload

@@ -64,8 +64,9 @@ class WordTable:
         return PrivateReader(own, public, self.task.options.max_length)
 
     def public(self, state: ClientState) -> PublicTable | None:
-        """The table the client started from, as everybody knows it."""
-        return self.choices[int(state.blobs[CHOICE])]
+        """The table the client started from, as everybody knows it or can make it."""
+        public, defences = self.choices[int(state.blobs[CHOICE])], self.defences
+        return rotated(public, None, defences.normalise, defences.whiten) if public is not None else None
 
     def rotation(self, state: ClientState) -> Tensor | None:  # (d, d)
         public = self.public(state)
@@ -73,8 +74,10 @@ class WordTable:
 
     def _seen(self, state: ClientState) -> PublicTable | None:
         """The same table as the client looks words up in it."""
-        public = self.public(state)
-        return rotated(public, self.rotation(state), self.defences.normalise) if public is not None else None
+        public, defences = self.choices[int(state.blobs[CHOICE])], self.defences
+        if public is None:
+            return None
+        return rotated(public, self.rotation(state), defences.normalise, defences.whiten)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,12 @@
 
 Whoever has Q reads everything: one client that works with the server is enough. So does who knows about d pairs
 (x, x Q), by `aligned`. Lengths and angles survive a rotation; lengths can be made equal before it.
+
+    whitened:  x <- (x - mean) C^-1/2 sqrt(tr C / d)     mean and covariance C of the table's most frequent words
+
+Real vectors lie along few axes, and Adam, which scales each number by itself, makes use of that: turned, it learns more
+slowly. Whitened vectors have no axes, so turning them changes nothing. Nor can a server find Q by laying its own
+covariance beside that of what it saw. Whitening is public: it hides nothing by itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,6 +28,7 @@ from lexfed.seeds import Seed, numpy_generator
 from lexfed.vocabulary.vectors import PublicTable
 
 TYPICAL = 1000  # the length of a row is that of the first so many, in the mean
+FREQUENT = 20_000  # words whose mean and covariance are taken
 
 
 @lru_cache(maxsize=16)
@@ -42,12 +49,31 @@ def aligned(public: Tensor, rotated: Tensor) -> Tensor:  # (d, d)
 
 
 @dataclass(frozen=True, eq=False)
+class Whitening:
+    mean: npt.NDArray[np.float32]  # (d,)
+    matrix: npt.NDArray[np.float32]  # (d, d)
+
+    def __call__(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return np.asarray((x - self.mean) @ self.matrix, dtype=np.float32)
+
+
+@lru_cache(maxsize=16)
+def whitening(public: PublicTable) -> Whitening:
+    rows = np.asarray(public.vectors[:FREQUENT], dtype=np.float64)
+    values, axes = np.linalg.eigh(np.cov(rows.T))
+    values = np.maximum(values, 1e-6 * values[-1])  # a direction that no word has stays small
+    matrix = axes * np.sqrt(values.mean() / values) @ axes.T
+    return Whitening(rows.mean(0).astype(np.float32), matrix.astype(np.float32))
+
+
+@dataclass(frozen=True, eq=False)
 class RotatedVectors:
     """The rows of an array, each turned when it is asked for: the array itself stays where it is, for all to share."""
 
     source: npt.NDArray[Any]  # (V, d)
     rotation: Tensor | None  # (d, d)
     length: float | None  # of every row; None: as it is
+    whiten: Whitening | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,6 +81,8 @@ class RotatedVectors:
 
     def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
         x = np.asarray(self.source[rows], dtype=np.float32)
+        if self.whiten is not None:
+            x = self.whiten(x)
         if self.length is not None:
             norms = np.linalg.norm(x, axis=-1, keepdims=True)
             x = x * (self.length / np.maximum(norms, np.finfo(np.float32).tiny))
@@ -68,6 +96,7 @@ class RotatedTable:
     public: PublicTable
     rotation: Tensor | None
     normalise: bool
+    whiten: Whitening | None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -87,7 +116,7 @@ class RotatedTable:
         if self.normalise:  # one length for all, the usual one: training starts from numbers of the usual size
             head = np.asarray(self.public.vectors[:TYPICAL], dtype=np.float32)
             length = float(np.sqrt(np.square(head).sum(1).mean()))
-        return RotatedVectors(self.public.vectors, self.rotation, length)
+        return RotatedVectors(self.public.vectors, self.rotation, length, self.whiten)
 
     def head(self, size: int) -> "RotatedTable":
         return replace(self, public=self.public.head(size))
@@ -97,8 +126,9 @@ class RotatedTable:
         return torch.from_numpy(self.vectors[ids]).reshape(len(ids), self.dimension)
 
 
-def rotated(public: PublicTable, rotation: Tensor | None, normalise: bool = False) -> PublicTable:
+@lru_cache(maxsize=64)
+def rotated(public: PublicTable, rotation: Tensor | None, normalise: bool = False, whiten: bool = False) -> PublicTable:
     """The table for readers, which look words up in a `PublicTable` and need not know that its rows were turned."""
-    if rotation is None and not normalise:
+    if rotation is None and not normalise and not whiten:
         return public
-    return cast(PublicTable, RotatedTable(public, rotation, normalise))
+    return cast(PublicTable, RotatedTable(public, rotation, normalise, whitening(public) if whiten else None))

@@ -66,6 +66,17 @@ def test_vectors_of_one_length_can_not_be_told_by_their_length(lexfed: Lexfed) -
     assert normalised < 0.05
 
 
+def test_whitening_hides_nothing_and_a_rotation_of_whitened_vectors_does(lexfed: Lexfed) -> None:
+    """Whitening is public, so the attacker whitens as well: without that, the audit would call it a defence."""
+    defences = 'audit.defences=["defences.whiten=true", "defences.whiten=true; defences.rotation=shared"]'
+    rows = audited(lexfed, QUICK, *words(*SMALL, defences, 'audit.methods=["fedevocab"]'), "--attack", "span")
+    assert one(rows, defence="defences.whiten=true")["recall_at_n"] >= 0.95
+    turned = {row["attacker"]: row for row in rows if "rotation" in row["defence"]}
+    assert turned["public files"]["recall_at_n"] <= turned["public files"]["prior_recall_at_n"]
+    assert turned["a colluding client"]["recall_at_n"] >= 0.95
+    assert turned["1 d known words"]["recall_at_n"] >= 0.95
+
+
 def test_a_recorded_wire_is_read_as_the_configuration_itself(lexfed: Lexfed, tmp_path: Path) -> None:
     settings = words(*SMALL[1:], "rounds=1", "cohort.size=3", "method=fedavg")
     assert lexfed("run", QUICK, *settings, "--out", "run", "--record-wire", "wire").returncode == 0

@@ -145,6 +145,20 @@ def test_normalised_rows_have_one_length_and_others_keep_theirs() -> None:
     torch.testing.assert_close(even, torch.where(plain > 0, typical, 0.0), rtol=1e-4, atol=1e-5)
 
 
+def test_whitened_rows_have_no_axes_so_that_turning_them_changes_nothing() -> None:
+    """Words along few axes and far from the middle, as real vectors are: afterwards every direction is like any other."""
+    rng = numpy_generator(root(3))
+    vectors = (rng.normal(size=(400, 6)) * [9, 3, 1, 1, 0.5, 0.1] + [5, 0, 0, 2, 0, 0]) @ rotation(root(2), 6).numpy()
+    table, q = PublicTable(tuple(f"w{i}" for i in range(400)), vectors.astype(np.float32)), rotation(root(1), 6)
+    white, turned = (rotated(table, turn, whiten=True).rows(table.words).double() for turn in (None, q))
+    spread = float(np.trace(np.cov(vectors.T))) / 6
+    for rows in (white, turned):
+        assert rows.mean(0).abs().max() < 1e-3
+        torch.testing.assert_close(torch.cov(rows.T), spread * torch.eye(6, dtype=torch.float64), rtol=0, atol=0.01 * spread)
+    torch.testing.assert_close(turned, white @ q.double(), rtol=1e-4, atol=1e-4)
+    assert rotated(table, q, whiten=True) is rotated(table, q, whiten=True), "made once for all clients"
+
+
 def test_all_clients_of_a_federation_have_one_rotation_and_nobody_else_has_it() -> None:
     one, other = hand_made(), replace(hand_made(), secret=root(8))
     first, second, stranger = SHARED.key(one.client(0)), SHARED.key(one.client(1)), SHARED.key(other.client(0))
@@ -176,7 +190,15 @@ def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("defences", [SHARED, Defences(rotation="shared", normalise=True), Defences(rotation="own")])
+@pytest.mark.parametrize(
+    "defences",
+    [
+        SHARED,
+        Defences(rotation="shared", normalise=True),
+        Defences(rotation="shared", whiten=True),
+        Defences(rotation="own"),
+    ],
+)
 def test_span_ranking_reads_public_vectors_and_no_rotated_ones(defences: Defences) -> None:
     """Two sentences: recall at n 1.00 without a rotation; with one 0.00 to 0.03, the prior being 0.29 to 0.33."""
     for client in range(3):
