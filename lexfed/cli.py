@@ -208,15 +208,18 @@ def audit(
 ) -> None:
     """Attack uploads as a curious server could, and say what they give away."""
     import time
+    from functools import partial
 
     from lexfed import auditing
     from lexfed.report import audit as page
     from lexfed.rundir import refuse_existing
 
     console = _console()
-    rows, name = auditing.run(target, settings or [], attack or [], truth, lambda line: console.print(line, highlight=False))
+    if out is not None:  # before the work, not after it
+        refuse_existing(out)
+    tell = partial(console.print, highlight=False, soft_wrap=True)
+    rows, name = auditing.run(target, settings or [], attack or [], truth, tell)
     folder = out or Path("runs") / f"{name}-audit-{time.strftime('%Y%m%d-%H%M%S')}"
-    refuse_existing(folder)
     folder.mkdir(parents=True)
     auditing.write(folder, rows)
     console.print()

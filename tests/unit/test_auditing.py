@@ -104,3 +104,13 @@ def test_audits_that_can_not_be_meant(arguments: list[str], line: str, lexfed: L
     assert line in result.stderr
     assert result.stderr.count("\n") == 1
     assert not Path("audit").exists()
+
+
+def test_what_is_there_is_not_written_over_and_nothing_is_computed_for_it(lexfed: Lexfed) -> None:
+    Path("audit").mkdir()
+    Path("audit/kept.txt").write_text("mine")
+    result = lexfed("audit", QUICK, "--out", "audit")
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "method fedavg" not in result.stdout, "refused before the work"
+    assert [path.name for path in Path("audit").iterdir()] == ["kept.txt"]
