@@ -6,7 +6,7 @@ AG News, a small BiLSTM on public word vectors (GloVe, in LEXFED_DATA), FedAvg. 
 all train in every round: useful, and they remember. The private ones are those of thousands of clients, each with few texts,
 and noise added by the server; an epsilon for clients bounds what is told of a text.
 Every model is a target once; figures are means over the targets, and intervals are for other texts, not for other models.
-Each run's figures go into membership.results.json beside this file as soon as it ends, and are printed. CPU: 8 and 5 minutes.
+Each run's figures go into membership.results.json beside this file as it ends, and are printed. CPU: 8 and 5 minutes.
 """
 
 import argparse
