@@ -137,6 +137,7 @@ THREATS: Mapping[str, str] = {
     "public files and lengths": "public files, and how many words each text of the client has",
     "another model's table": "the same, but names vectors by a table not the client's, as FedeVocab's attacker does",
     "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
+    "knows half of the users, reads the bias": "the same, and looks at the output's bias alone, where words are counted",
     "the released model": "has the model that training ended with, and the text in question with its label; saw no message",
     "shadow models": "the same, and trains models of its own on texts like theirs, with and without the one in question",
 }

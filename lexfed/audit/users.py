@@ -1,17 +1,21 @@
 """Users whose gender and age are guessed from what they upload (`attributes`), beside the truth.
 
-The attacker knows the attribute of one half of the users, drawn by chance, and is scored on the other half. The first round
-(the model knows nothing yet) and the last one that was recorded are attacked apart: a row says which.
+The attacker knows the attribute of one half of the users, drawn by chance, and is scored on the other half. It looks at all
+that an upload moved, or at the output's bias alone: in a language model it moves by how often each word came, and it is so
+short that little of the noise falls on it. The first round (the model knows nothing yet) and the last one that was recorded
+are attacked apart: a row says which.
 """
 
 import time
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lexfed.assembly import Assembly
+from lexfed.audit.attackers import BIASES
 from lexfed.audit.attributes import age_bands, features, figures, infer
 from lexfed.audit.scene import Findings, Scene
 from lexfed.corpus.population import Population
@@ -20,7 +24,8 @@ from lexfed.params import Params
 from lexfed.seeds import Seed, derive, numpy_generator, root
 from lexfed.wire import ClientId
 
-ATTACK, ATTACKER = "attributes", "knows half of the users"
+ATTACK = "attributes"
+WHOLE, BIAS = "knows half of the users", "knows half of the users, reads the bias"
 DIMS = 1024  # numbers that an upload is projected to
 
 Classes = Mapping[ClientId, int]  # of the users whose attribute the data tells
@@ -31,10 +36,11 @@ def attributes(scene: Scene, findings: Findings) -> None:
     seed = derive(root(config.seed), "attributes")
     truth = {name: classes_of(name, scene.assembly.population) for name in config.audit.attributes}
     rounds = sorted({upload.round for upload in scene.uploads})
-    for number in dict.fromkeys([*rounds[:1], *rounds[-1:]]):
-        sent = {u.client: features(_dense(u.delta), DIMS, seed) for u in scene.uploads if u.round == number}
-        for name, classes in truth.items():
-            cell = findings.cell(name, ATTACKER, round=number + 1)
+    for number, attacker in product(dict.fromkeys([*rounds[:1], *rounds[-1:]]), (WHOLE, BIAS)):
+        seen = {u.client: _seen(u.delta, attacker) for u in scene.uploads if u.round == number}
+        sent = {client: features(delta, DIMS, seed) for client, delta in seen.items() if delta}
+        for name, classes in truth.items() if sent else ():
+            cell = findings.cell(name, attacker, round=number + 1)
             started = time.perf_counter()
             cell.figures += _guessed(sent, classes, seed)
             cell.seconds += time.perf_counter() - started
@@ -71,8 +77,10 @@ def classes_of(name: str, people: Population) -> Classes:
     return {client: places[value] for client, value in told.items()}
 
 
-def _dense(delta: Mapping[str, object]) -> Params:
-    return {name: value for name, value in delta.items() if isinstance(value, Tensor)}
+def _seen(delta: Mapping[str, object], attacker: str) -> Params:
+    """What this attacker looks at; nothing, if no bias of an output travels."""
+    dense = {name: value for name, value in delta.items() if isinstance(value, Tensor)}
+    return dense if attacker == WHOLE else {name: value for name, value in dense.items() if name in BIASES}
 
 
 def _guessed(sent: Mapping[ClientId, Tensor], classes: Classes, seed: Seed) -> list[dict[str, float]]:

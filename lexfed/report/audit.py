@@ -47,9 +47,8 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[st
         shown = [key for key in shown if key != "nothing_to_read" or any(row[key] for row in own)]
         if "recall_at_n" in shown:  # of a ranking: precision and recall are those of its first n
             shown = [key for key in shown if key not in ("precision", "recall")]
-        title = (
-            f"{TITLES.get(attack, attack)} (attacker: {own[0]['attacker']})" if "attacker" not in shown else TITLES[attack]
-        )
+        name = TITLES.get(attack, attack)  # an attribute of users may be called anything
+        title = name if "attacker" in shown else f"{name} (attacker: {own[0]['attacker']})"
         yield title, [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in own]
 
 

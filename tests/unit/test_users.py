@@ -11,7 +11,7 @@ from lexfed import config as configuration
 from lexfed.assembly import assemble
 from lexfed.audit.scene import listened
 from lexfed.audit.transcript import Recorded
-from lexfed.audit.users import classes_of
+from lexfed.audit.users import BIAS, WHOLE, classes_of
 from lexfed.corpus.population import Population
 from lexfed.federation import ServerState
 from lexfed.runtime.simulation import Site, simulate
@@ -74,8 +74,9 @@ def test_a_topic_tells_the_gender_and_noise_hides_it(blogs: Path, lexfed: Lexfed
     result = lexfed("audit", blogs, "--out", "audit")
     assert result.returncode == 0, result.stderr
     rows: list[dict[str, Any]] = json.loads((tmp_path / "audit/audit.json").read_text())
-    assert [(row["attack"], row["round"]) for row in rows[:4]] == [("gender", 1), ("age", 1), ("gender", 2), ("age", 2)]
-    assert {(row["attacker"], row["uploads"]) for row in rows} == {("knows half of the users", 55)}
+    told = [("gender", 1), ("age", 1), ("gender", 1), ("age", 1), ("gender", 2), ("age", 2), ("gender", 2), ("age", 2)]
+    assert [(row["attack"], row["round"]) for row in rows[:8]] == told
+    assert {(row["attacker"], row["uploads"]) for row in rows} == {(WHOLE, 55), (BIAS, 55)}
     for row in rows:
         low, high = row["auc_interval"]
         assert low < row["auc"] < high
@@ -86,6 +87,20 @@ def test_a_topic_tells_the_gender_and_noise_hides_it(blogs: Path, lexfed: Lexfed
             assert low < 0.6, "at chance: no word has to do with age, and noise hides what has to do with gender"
             assert row["accuracy"] < row["majority"] + 0.2
     assert "Which gender is the user?" in (tmp_path / "audit/audit.html").read_text()
+
+
+def test_a_little_noise_blinds_who_looks_at_everything_and_not_who_reads_the_bias(
+    blogs: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    """Noise is long where there are many parameters, and the bias is short of them: judge a defence by who adapts to it."""
+    settings = ("language_model.width=64", "audit.rounds=1", "audit.attributes=['gender']")
+    noise = "audit.defences=['privacy.placement=local; privacy.clip=0.5; privacy.noise=0.05']"
+    result = lexfed("audit", blogs, *[word for s in (*settings, noise) for word in ("--set", s)], "--out", "audit")
+    assert result.returncode == 0, result.stderr
+    whole, bias = json.loads((tmp_path / "audit/audit.json").read_text())
+    assert (whole["attacker"], bias["attacker"]) == (WHOLE, BIAS)
+    assert whole["auc_interval"][0] < 0.6
+    assert bias["auc_interval"][0] > 0.65
 
 
 def users(people: Population) -> list[int]:
