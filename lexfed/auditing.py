@@ -55,7 +55,7 @@ def _config_file(path: Path) -> Path:
 def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -> Rows:
     """Every cell of the `[audit]` table; rows of one kind over all seeds together."""
     found: dict[tuple[Any, ...], Cell] = {}
-    refused: ConfigError | None = None
+    refused: ConfigError | DataError | None = None
     for about, cell in cells(config):
         name = ", ".join(f"{key} {value}" for key, value in about.items() if value is not None) + f", seed {cell.seed}"
         try:
@@ -65,10 +65,16 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
             refused = error
             continue
         tell(name)
-        for key, one in attacked().items():
+        try:
+            cells_of_it = attacked()
+        except DataError as error:  # what other cells found is not lost
+            tell(f"nothing of: {name}: {error}")
+            refused = error
+            continue
+        for key, one in cells_of_it.items():
             found.setdefault(key, Cell(one.about)).merge(one)
-    if not found and refused is not None:
-        raise refused
+    if not found:
+        raise refused or DataError("there is nothing for these attacks to read: see audit.attacks, vocabulary.vectors")
     return [cell.row() for cell in found.values()]
 
 
@@ -90,6 +96,8 @@ def of_wire(wire: Path, truth: Config) -> Rows:
     scene = seen(_about(truth, "as recorded", None), assembly, list(transcript(wire)))
     if not scene.uploads:
         raise DataError(f"{wire} holds no upload that moves a parameter: there is nothing to read")
+    if max(upload.client for upload in scene.uploads) >= len(assembly.population):
+        raise DataError(f"{wire} was not recorded with this configuration: it has {len(assembly.population)} clients")
     return [cell.row() for cell in attack(scene).values()]
 
 
@@ -98,7 +106,10 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
     options = config.audit
     on_uploads = [name for name in options.attacks if name != MODEL]
     if on_uploads:
-        first = [f"rounds={options.rounds}", f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
+        first = [f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
+        # rounds stay what they are: noise is made for all of them. But word vectors share one pass out among their rounds
+        if config.method == "federated_word2vec" or config.rounds < options.rounds:
+            first.append(f"rounds={options.rounds}")
         yield from _cells(config, options.sentences or (None,), first)
     if MODEL in options.attacks:
         yield from _cells(config, (None,), [f"audit.attacks={[MODEL]}"])

@@ -128,8 +128,8 @@ def label_scores(upload: Upload) -> Tensor | None:
 
 THREATS: Mapping[str, str] = {
     "public files": "sees every message of every client; knows the model, the method and every public file",
-    "0.5 d known words": "the same, and knows d/2 words both in public and as the clients' secret rotation turns them",
-    "1 d known words": "the same, and knows d words both in public and as the clients' secret rotation turns them",
+    "0.5 d known words": "the same, and knows d/2 words both in public and as the client's secret rotation turns them",
+    "1 d known words": "the same, and knows d words both in public and as the client's secret rotation turns them",
     "a colluding client": "the same, and one client gave it what clients share and the server lacks",
     "every round of a client": "public files, and adds up what it saw of one client in all rounds",
     "another organisation": "reads the word list that was agreed on, and its own text",
@@ -139,5 +139,5 @@ THREATS: Mapping[str, str] = {
     "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
     "knows half of the users, reads the bias": "the same, and looks at the output's bias alone, where words are counted",
     "the released model": "has the model that training ended with, and the text in question with its label; saw no message",
-    "shadow models": "the same, and trains models of its own on texts like theirs, with and without the one in question",
+    "shadow models": "the same, has all clients' texts but not who joined, and trains models with and without each client",
 }

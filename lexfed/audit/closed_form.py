@@ -135,7 +135,8 @@ def adaptive(config: Config, client: Client, public: Public) -> Iterator[Attacke
     generator = torch_generator(derive(root(config.seed), "known words", client.id))
     for share in (0.5, 1.0):
         yield attackers.knows_words(share, public.vectors, turn, generator)
-    yield attackers.colluder(turn)
+    if config.defences.rotation == "shared":  # where each has its own, a client that talks gives away its own alone
+        yield attackers.colluder(turn)
 
 
 def true_words(client: Client, front: FrontEnd) -> set[int]:

@@ -110,7 +110,7 @@ class Encoder:
         return self.distances(found).amin(1).argsort(stable=True)
 
     def distances(self, found: Spectrum) -> Tensor:  # (C, P)
-        """`leakage.distances` of every candidate at every position, at the price of the candidates alone.
+        """`leakage.word_distances` of every candidate at every position, at the price of the candidates alone.
 
         x = (w + p) / s + b, where words and positions are centred and scaled, and s is their deviation: x' M x is made
         of what words and positions say apart, and no x is built.
@@ -122,7 +122,7 @@ class Encoder:
             own = (w * w) @ m + 2 * (p * m) @ w.T + ((p * p) @ m)[:, None]  # (P, C)
             return (own / deviation**2 + 2 * (w @ (m * b) + (p @ (m * b))[:, None]) / deviation + b @ (m * b)).T
 
-        ratio = form(leakage.distances(found, found.axes.T)) / form(torch.ones_like(found.values))
+        ratio = form(leakage.word_distances(found, found.axes.T)) / form(torch.ones_like(found.values))
         # a residual is a length, leverage a square; what differs by rounding alone is the same
         return ratio.clamp(min=0).sqrt().round(decimals=6) if found.exact else ratio
 

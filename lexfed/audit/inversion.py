@@ -56,7 +56,9 @@ def _table(scene: Scene, upload: Upload) -> tuple[Sequence[str], Tensor | None]:
     """The words that a vector may be, and their vectors, as far as there are some."""
     if TABLE in upload.model:
         return scene.public.tokens, upload.model[TABLE]
-    return scene.public.words, scene.public.vectors
+    vectors = scene.public.vectors  # of another width: a private projection lies between them and the first layer
+    fits = vectors is not None and vectors.shape[1] == scene.assembly.config.model.embedding
+    return scene.public.words, vectors if fits else None
 
 
 def _inverted(scene: Scene, upload: Upload, true: Sequence[Sequence[str]]) -> Recovered | None:

@@ -20,6 +20,7 @@ from lexfed.audit.transcript import Recorded
 from lexfed.audit.uploads import AGREEING, Upload, uploads
 from lexfed.config import Config
 from lexfed.corpus.population import Client, Population
+from lexfed.errors import ConfigError
 from lexfed.federation import Federation, Requests, ServerState, plain
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
@@ -47,9 +48,12 @@ class Scene:
     def public(self) -> Public:
         """The files that every attacker has."""
         config, tokens = self.assembly.config, tuple(self.assembly.tokenizer.vocabulary.tokens)
-        if not config.vocabulary.vectors:
+        name = _public_name(config)
+        if not name:
             return Public(tokens=tokens)
-        table, size = vectors.load(config.vocabulary.vectors), config.audit.candidates
+        table, size = vectors.load(name), config.audit.candidates
+        if config.fedevocab.vocabulary == "public":  # as clients have it: whitening is that of these words
+            table = table.head(config.vocabulary.size - 1)
         rows = rotated(table, None, whiten=config.defences.whiten).vectors[:size]  # whoever has the table can whiten it
         return Public(table.words[:size], torch.from_numpy(np.asarray(rows, dtype=np.float32)), tokens)
 
@@ -64,6 +68,16 @@ class Scene:
         for upload in self.uploads:
             by_client.setdefault(upload.client, []).append(upload)
         return [several for several in by_client.values() if len(several) > 1]
+
+
+def _public_name(config: Config) -> str | None:
+    """The file that clients started from."""
+    own = [name for name in config.fedevocab.vectors if name != "random"]
+    if config.method != "fedevocab" or not config.fedevocab.vectors:
+        return config.vocabulary.vectors
+    if len(own) > 1:
+        raise ConfigError("an audit reads one public table: name one in fedevocab.vectors, and audit the others in turn")
+    return own[0] if own else None
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,8 @@ def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
     config = assembly.config
     everyone, sentences = assembly.population, about["sentences"]
     people = everyone if sentences is None else everyone.trimmed(sentences)
+    if config.audit.canaries > len(everyone):
+        raise ConfigError(f"audit.canaries is {config.audit.canaries}, but there are {len(everyone)} clients; lower it")
     phrases = canaries.phrases(config)
     assembly = replace(assembly, population=canaries.planted(people, phrases))
     heard: list[Recorded] = []
@@ -128,7 +144,9 @@ def _asked(config: Config, federation: Federation) -> Federation:
     All organisations that are to agree on a word list do take part, whatever is attacked.
     """
     again = (config.audit.rounds > 1 or config.audit.canaries) and config.cohort.sampling != "everyone"
-    return replace(federation, clients=federation.clients[: config.audit.clients]) if again else federation
+    halves = config.method == "tokenizer_for_free" and config.tokenizer_for_free.protocol == "from_scratch"
+    some = config.audit.clients * (2 if halves else 1)  # rounds are held with one half of the users at a time
+    return replace(federation, clients=federation.clients[:some]) if again else federation
 
 
 def listened(federation: Federation, heard: list[Recorded]) -> Federation:

@@ -140,7 +140,9 @@ def audited(make: Make, update: LocalUpdate, attack: Attack, audit: SelfAudit, m
                 if all(bool(v.isfinite().all()) for v in delta.values()) and attack(delta, client, started) <= limit:
                     return after
             held = True
-            return replace(after, params={**after.params, **shared})  # an update of zeros; the private part is kept
+            # an update of zeros; the private part is kept, unless it is no number: then the one from before
+            sound = all(bool(value.isfinite().all()) for value in after.params.values())
+            return replace(after, params={**(after.params if sound else params), **shared})
 
         reply, after = make(watched)(message, client, state)
         sent = Message() if held and isinstance(mechanism, NoPrivacy) else reply

@@ -31,7 +31,7 @@ from lexfed.params import Rows
 
 TOLERANCE = 1e-6  # of the largest singular value: below it is float32's rounding (4e-8), above it text (3e-6 and more)
 EXACT = 0.9  # of d: with a rank up to here the rest of the space is wide enough to tell words apart by their residual
-FLAT, STEEP = 4.0, 1e-3  # smallest values that count as noise at most; and their share of the largest at which they do once
+FLAT, STEEP = 4.0, 3e-3  # smallest values that count as noise at most; and their share of the largest at which they do once
 CHUNK = 4096  # candidates at a time: they stay in the cache
 
 
@@ -115,8 +115,12 @@ def distances(spectrum: Spectrum, candidates: Tensor) -> Tensor:  # (C,)
 
 def ranking(spectrum: Spectrum, candidates: Tensor) -> Tensor:  # (C,)
     """Ids from the most to the least likely; equals stay in the candidates' order, which is that of the prior."""
-    near = distances(spectrum, candidates) if spectrum.exact else leverage(spectrum, candidates, flat_ridge(spectrum))
-    return near.argsort(stable=True)
+    return word_distances(spectrum, candidates).argsort(stable=True)
+
+
+def word_distances(spectrum: Spectrum, candidates: Tensor) -> Tensor:  # (C,)
+    """`distances`, with a ridge for words."""
+    return distances(spectrum, candidates) if spectrum.exact else leverage(spectrum, candidates, flat_ridge(spectrum))
 
 
 def flat_ridge(spectrum: Spectrum) -> float:

@@ -16,7 +16,7 @@ from lexfed.audit.scene import act
 from lexfed.audit.score import membership
 from lexfed.audit.uploads import Upload
 from lexfed.metrics import leakage
-from lexfed.metrics.leakage import distances, transformer_inputs
+from lexfed.metrics.leakage import transformer_inputs
 from lexfed.models.transformer import resolve
 from lexfed.seeds import derive, root, torch_generator
 from lexfed.vocabulary.subword import load_tokenizer
@@ -73,7 +73,7 @@ def test_distances_at_every_position_are_those_of_the_inputs_themselves(inputs: 
     read = x.flatten(0, 1)[:: 150 // inputs][:inputs]
     found = leakage.span(torch.randn(20, len(read), generator=torch_generator(root(3))) @ read)
     assert found.exact == (inputs == 3)
-    slow = torch.stack([distances(found, x[:, place]) for place in range(5)], 1)
+    slow = torch.stack([leakage.word_distances(found, x[:, place]) for place in range(5)], 1)
     torch.testing.assert_close(encoder.distances(found), slow, rtol=1e-3, atol=2e-6)
     order = encoder.ranking(found, PUBLIC_FILES).tolist()
     if inputs == 3:
