@@ -3,7 +3,7 @@
     export LEXFED_DATA=DIR                                          # AG News, GloVe of 100 numbers
     python experiments/audit/inversion.py closed                    # rows and spans need no search: all 128 texts
     python experiments/audit/inversion.py dlg --texts 32 --batches 1 2 4
-    python experiments/audit/inversion.py dlg --texts 64 --batches 8 16 32 64 --steps 150
+    python experiments/audit/inversion.py dlg --texts 64 --batches 8 16 32 64
     python experiments/audit/inversion.py tag --texts 16 --batches 1 2 4
     python experiments/audit/inversion.py cases
     python experiments/audit/inversion.py                           # the tables of what is there
@@ -56,6 +56,7 @@ RUNS = HERE.parents[2] / "runs" / "inversion"
 CLASSES, TEXTS = 4, 128
 LONGEST = {"bilstm": 32, "transformer": 40}  # words; word pieces
 LAYERS = 2  # of MiniLM's six, at a third of their price
+STEPS = 300  # evaluations of a search, whatever the batch: else its size would not be all that differs
 TAG = 0.01  # of TAG's second term
 SEED = root(0)
 # Table 2 (PTLR in %, DistilBERT and BiLSTM) and Table 7 (BERT-Base, FedeVocab: F1 by batch size)
@@ -126,7 +127,7 @@ MODELS = {"bilstm": bilstm, "transformer": transformer}
 def run(arguments: argparse.Namespace) -> None:
     target, examples = MODELS[arguments.model]()
     examples = examples[: arguments.texts]
-    options = Inversion(derive(SEED, "search"), steps=arguments.steps, alpha=TAG if arguments.attack == "tag" else 0.0)
+    options = Inversion(derive(SEED, "search"), steps=STEPS, alpha=TAG if arguments.attack == "tag" else 0.0)
     threat = threat_of(collate(examples[: arguments.batches[0]]), target.public.shape[1], CLASSES)
     print(f"{threat}", flush=True)
     if arguments.attack == "cases":
@@ -172,7 +173,9 @@ def page(found: Sequence[dict[str, Any]], read: dict[str, list[dict[str, Any]]])
     yield ""
     yield "Made by `experiments/audit/inversion.py`; its docstring says how. A text has at least three words with a digit."
     yield "The paper's attacker of FedeVocab decodes with a table that is not the client's (*wrong table*). Beside it: the"
-    yield "same vectors, decoded with the public table that the client began with, and what needs no search at all."
+    yield "same vectors, decoded with the public table that the client began with, and what needs no search at all. Of a"
+    yield "span the first n words count, n being the number of distinct ones. A search is one start of at most"
+    yield f"{STEPS} evaluations: what it does not find, a longer one may."
     for model, setting in SETTINGS.items():
         own = [cell for cell in found if cell["model"] == model]
         if own:
@@ -230,7 +233,6 @@ def main() -> None:
     parser.add_argument("--model", choices=tuple(MODELS), default="bilstm")
     parser.add_argument("--texts", type=int, default=TEXTS)
     parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
-    parser.add_argument("--steps", type=int, default=300, help="evaluations of a search")
     parser.add_argument("--share", default="0/1", help="which part of the batches: NUMBER/PARTS")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
