@@ -77,6 +77,7 @@ def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> 
 <div class="plots">{"".join(_plots(records))}</div>
 <h2>All figures</h2><table>{table}</table>
 {_explained(summary)}
+{_held_back(summary.get("held_back"))}
 <h2>Configuration</h2><pre>{html.escape(config)}</pre>
 </body></html>
 """
@@ -96,6 +97,15 @@ tokenizer: the likelihood of a text is shared out among its words, its end inclu
 right, its boundaries told. KL divergence: of the users' words from the text that the tokenizer was learned from.</p>"""
         )
     return _organisations(summary.get("organisations") or []) + _neighbours(summary.get("neighbours") or {})
+
+
+def _held_back(counts: Mapping[str, Any] | None) -> str:
+    """How often each client kept its upload to itself; those who never did are counted together."""
+    if not counts:
+        return ""
+    held = [(str(client), str(times)) for client, times in enumerate(counts["by_client"]) if times]
+    never = len(counts["by_client"]) - len(held)
+    return "<h2>Uploads held back</h2>" + table(("client", "times"), [*held, (f"{never} others", "0")])
 
 
 def _switch(summary: Mapping[str, Any]) -> str:

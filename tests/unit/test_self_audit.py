@@ -318,6 +318,10 @@ def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tm
     held = [sum(m.client == k and not m.message.arrays for m in ups) for k in range(6)]
     assert summary["held_back"] == {"uploads": 9, "held": sum(held), "by_client": held}
     assert sum(held) > 0
+    first = next(k for k in range(6) if held[k])
+    assert f"<td>{first}</td><td>{held[first]}</td>" in (out / "report.html").read_text(), (
+        "the report says who, and how often"
+    )
     for k in range(6):
         kept = Store(out / "checkpoint/clients").load(k, (99, 0)).blobs
         assert int(kept.get(UPLOADS, b"0")) == sum(m.client == k for m in ups)
