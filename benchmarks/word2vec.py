@@ -33,17 +33,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from lexfed import config
-from lexfed.assembly import Assembly, assemble
+from lexfed.core.seeds import root
+from lexfed.experiment import config
+from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import ServerState
-from lexfed.methods.skipgram_training import heldout_pairs
-from lexfed.methods.word2vec_scores import word_figures
 from lexfed.models.skipgram import INPUT, OUTPUT
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
-from lexfed.seeds import root
+from lexfed.word2vec.passes import heldout_pairs
+from lexfed.word2vec.study import word_figures
 
 HERE = Path(__file__).parent
 CONFIG = HERE.parent / "experiments" / "word2vec" / "text8-all.toml"

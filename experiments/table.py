@@ -111,7 +111,7 @@ def figures_of(run: Path) -> dict[str, Any]:
 
 def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
     """Language models on the same test users: the ratio of two rows' perplexities, and its standard error over users."""
-    from lexfed.metrics.language import TextScore, paired_difference
+    from lexfed.metrics.perplexity import TextScore, paired_difference
 
     rows = {name: {run["seed"]: run for run in runs if run.get("users")} for name, runs in figures.items()}
     lines = []

@@ -8,12 +8,12 @@ import click
 import typer
 
 from lexfed import __version__
-from lexfed.errors import LexfedError
+from lexfed.core.errors import LexfedError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lexfed.rundir import RunDir
+    from lexfed.run.rundir import RunDir
 
 app = typer.Typer(
     name="lexfed",
@@ -80,10 +80,10 @@ def run(
         from lexfed.runtime.forking import warm_up
 
         warm_up()
-    from lexfed import launch
-    from lexfed.errors import ConfigError
+    from lexfed.core.errors import ConfigError
+    from lexfed.run import launch
 
-    how = launch.How(workers, record_wire, tensorboard)
+    how = launch.Manner(workers, record_wire, tensorboard)
     if resume:
         if out or from_:
             raise ConfigError("--resume goes on in the run's own directory: leave out --out and --from")
@@ -103,15 +103,15 @@ def demo(
     from lexfed.runtime.forking import warm_up
 
     warm_up()
-    from lexfed import launch
-    from lexfed.rundir import refuse_existing
+    from lexfed.run import launch
+    from lexfed.run.rundir import refuse_existing
 
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     refuse_existing(folder)
     runs = []
     for method in ("local_only", "fedavg", "centralised"):
         settings = [f"method={method}", f"name=demo-{method}"]
-        runs.append(launch.start(_quick("fedavg"), settings, folder / method, None, launch.How(workers=2)))
+        runs.append(launch.start(_quick("fedavg"), settings, folder / method, None, launch.Manner(workers=2)))
     _print_results(runs)
 
 
@@ -165,9 +165,9 @@ def vocab_agree(
     extend: Annotated[Path | None, typer.Option(metavar="FILE.json", help="A list whose words keep their ids.")] = None,
 ) -> None:
     """Agree on a word list without training, and say what each organisation would reveal."""
-    from lexfed import agreeing
-    from lexfed.config import load
-    from lexfed.report import vocabulary as report
+    from lexfed.experiment.config import load
+    from lexfed.report import revealed as report
+    from lexfed.run import agreement_alone as agreeing
 
     agreeing.refuse_existing(out)
     setup = load(config, settings or [])
@@ -189,8 +189,8 @@ def vocab_inspect(path: Annotated[Path, typer.Argument(help="A word list, or a r
     from rich.table import Table
     from rich.text import Text
 
-    from lexfed import agreeing
-    from lexfed.report.vocabulary import inspect
+    from lexfed.report.revealed import inspect
+    from lexfed.run import agreement_alone as agreeing
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in inspect(agreeing.read(path)).items():
@@ -210,9 +210,9 @@ def audit(
     import time
     from functools import partial
 
-    from lexfed import auditing
-    from lexfed.report import audit as page
-    from lexfed.rundir import refuse_existing
+    from lexfed.audit import cells as auditing
+    from lexfed.report import audit_page as page
+    from lexfed.run.rundir import refuse_existing
 
     console = _console()
     if out is not None:  # before the work, not after it
@@ -239,7 +239,7 @@ def report(
 ) -> None:
     """Write a run's page again."""
     from lexfed.report import page
-    from lexfed.rundir import RunDir
+    from lexfed.run.rundir import RunDir
 
     _console().print(f"report: {page.write(RunDir(run), out)}", soft_wrap=True, highlight=False)
 
@@ -250,11 +250,12 @@ def compare(
     out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page.")] = None,
 ) -> None:
     """Runs side by side: accuracy, bytes, seconds."""
+    from lexfed.core.figures import shown
     from lexfed.report import compare as comparing
-    from lexfed.rundir import RunDir
+    from lexfed.run.rundir import RunDir
 
     directories = [RunDir(path) for path in runs]
-    columns = comparing.known(directories, comparing.SHORT)
+    columns = comparing.known(directories, shown("s"))
     _print_table(comparing.rows(directories, columns), ("run", *columns))
     if out is not None:
         _console().print(f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False)
@@ -266,17 +267,11 @@ def _console() -> "Console":
     return Console()
 
 
-RESULTS = (
-    "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
-    "word_perplexity", "tokens_per_word", "unigram_kld", "epsilon_this_run", "epsilon_deployment",
-    "alone_heldout_loss", "wordsim353", "bytes_up", "bytes_down", "seconds",
-)  # fmt: skip
-
-
 def _print_results(runs: "list[RunDir]") -> None:
+    from lexfed.core.figures import shown
     from lexfed.report import compare
 
-    keys = compare.known(runs, RESULTS)
+    keys = compare.known(runs, shown("r"))
     console = _console()
     console.print()
     _print_table([row[1:] for row in compare.rows(runs, keys)], keys)
@@ -286,7 +281,7 @@ def _print_results(runs: "list[RunDir]") -> None:
 
 
 def _print_table(rows: list[list[str]], keys: tuple[str, ...]) -> None:
-    from lexfed.report.figures import LABELS
+    from lexfed.core.figures import LABELS
 
     _print_cells([LABELS.get(key, key) for key in keys], rows)
 

@@ -20,10 +20,10 @@ import torch
 from hypothesis import settings
 
 from lexfed import cli
+from lexfed.core.seeds import root
 from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
-from lexfed.seeds import root
 
 settings.register_profile("lexfed", deadline=None)  # the first call of a compiled loop compiles it
 settings.load_profile("lexfed")

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexfed.audit.attackers import PUBLIC_FILES
-from lexfed.audit.front_ends import ATTENTION, EPSILON, Encoder
-from lexfed.audit.gradient_inversion import Inversion, threat_of
-from lexfed.audit.inversion_study import (
+from lexfed.audit.closed_form.attackers import PUBLIC_FILES
+from lexfed.audit.closed_form.front_ends import ATTENTION, EPSILON, Encoder
+from lexfed.audit.closed_form.row_names import pretrained_order
+from lexfed.audit.inversion.dlg import Inversion, threat_of
+from lexfed.audit.inversion.inversion_study import (
     BATCHES,
     Row,
     Target,
@@ -38,16 +39,15 @@ from lexfed.audit.inversion_study import (
     searches,
     target_of,
 )
-from lexfed.audit.row_names import pretrained_order
+from lexfed.core.params import Params
+from lexfed.core.seeds import derive, root
 from lexfed.corpus.catalogue import load
 from lexfed.methods.fedrecon import is_private_token
 from lexfed.metrics.leakage import span
 from lexfed.models.bilstm import BiLSTMClassifier
+from lexfed.models.encoder import load_encoder, resolve
 from lexfed.models.model import Example, ModelOptions, collate
-from lexfed.models.transformer import load_encoder, resolve
-from lexfed.params import Params
-from lexfed.seeds import derive, root
-from lexfed.vocabulary.subword import PretrainedTokenizer, load_tokenizer
+from lexfed.vocabulary.pretrained import PretrainedTokenizer, load_tokenizer
 from lexfed.vocabulary.vectors import load as load_vectors
 from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer, words
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from lexfed.assembly import assemble
-from lexfed.audit.membership import report
-from lexfed.audit.released import limit, studied
-from lexfed.audit.shadows import SCORES, Study
-from lexfed.config import parse
-from lexfed.seeds import Seed, derive, root
+from lexfed.audit.membership.lira import report
+from lexfed.audit.membership.released import limit, studied
+from lexfed.audit.membership.shadows import SCORES, Study
+from lexfed.core.seeds import Seed, derive, root
+from lexfed.experiment.assembly import assemble
+from lexfed.experiment.config import parse
 
 VECTORS = "glove_6b_100d_top100k.npz"
 RUNS: dict[str, dict[str, Any]] = {

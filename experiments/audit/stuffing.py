@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lexfed import agreeing
-from lexfed.config import Config, parse
+from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
-from lexfed.runtime.malice import invented
-from lexfed.seeds import derive, root
+from lexfed.experiment.config import Config, parse
+from lexfed.layers.malice import invented
+from lexfed.run import agreement_alone as agreeing
 
 WORDS = 1000
 RULES: dict[str, dict[str, Any]] = {

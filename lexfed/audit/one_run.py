@@ -21,10 +21,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lexfed.errors import PrivacyError
-from lexfed.params import Params
+from lexfed.core.errors import PrivacyError
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, derive
 from lexfed.privacy.noise import gaussian
-from lexfed.seeds import Seed, derive
 
 Scores = npt.NDArray[np.float64]
 Inside = npt.NDArray[np.bool_]

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,20 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from lexfed.assembly import Assembly
-from lexfed.audit import canaries, front_ends
-from lexfed.audit.attackers import Public
-from lexfed.audit.front_ends import FrontEnd
+from lexfed.audit.closed_form import front_ends
+from lexfed.audit.closed_form import phrases as canaries
+from lexfed.audit.closed_form.attackers import Public
+from lexfed.audit.closed_form.front_ends import FrontEnd
 from lexfed.audit.score import Cell
 from lexfed.audit.transcript import Recorded
-from lexfed.audit.uploads import AGREEING, Upload, uploads
-from lexfed.config import Config
+from lexfed.audit.uploads import Upload, uploads
+from lexfed.core.errors import ConfigError
+from lexfed.core.seeds import derive, root
 from lexfed.corpus.population import Client, Population
-from lexfed.errors import ConfigError
-from lexfed.federation import Federation, Requests, ServerState, plain
-from lexfed.runtime.simulation import Site, simulate
+from lexfed.experiment.assembly import Assembly
+from lexfed.experiment.config import Config
+from lexfed.federation import Federation, ServerState, plain, tapped
+from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
-from lexfed.seeds import derive, root
 from lexfed.vocabulary import vectors
 from lexfed.vocabulary.rotation import rotated
 from lexfed.wire import ClientId, Message, Verb
@@ -47,12 +48,13 @@ class Scene:
     @cached_property
     def public(self) -> Public:
         """The files that every attacker has."""
-        config, tokens = self.assembly.config, tuple(self.assembly.tokenizer.vocabulary.tokens)
-        name = _public_name(config)
+        config, shared = self.assembly.config, self.assembly.tokenizer
+        tokens = () if shared is None else tuple(shared.vocabulary.tokens)
+        name = public_name(config)
         if not name:
             return Public(tokens=tokens)
         table, size = vectors.load(name), config.audit.candidates
-        if config.fedevocab.vocabulary == "public":  # as clients have it: whitening is that of these words
+        if getattr(config.options, "vocabulary", "") == "public":  # as clients have it: whitening is that of these words
             table = table.head(config.vocabulary.size - 1)
         rows = rotated(table, None, whiten=config.defences.whiten).vectors[:size]  # whoever has the table can whiten it
         return Public(table.words[:size], torch.from_numpy(np.asarray(rows, dtype=np.float32)), tokens)
@@ -70,10 +72,11 @@ class Scene:
         return [several for several in by_client.values() if len(several) > 1]
 
 
-def _public_name(config: Config) -> str | None:
-    """The file that clients started from."""
-    own = [name for name in config.fedevocab.vectors if name != "random"]
-    if config.method != "fedevocab" or not config.fedevocab.vectors:
+def public_name(config: Config) -> str | None:
+    """The file that clients started from: one of their own choice, or everybody's."""
+    choices = getattr(config.options, "vectors", ()) if config.entry.has("own words") else ()
+    own = [name for name in choices if name != "random"]
+    if not choices:
         return config.vocabulary.vectors
     if len(own) > 1:
         raise ConfigError("an audit reads one public table: name one in fedevocab.vectors, and audit the others in turn")
@@ -122,7 +125,7 @@ def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
     assembly = replace(assembly, population=canaries.planted(people, phrases))
     heard: list[Recorded] = []
     with tempfile.TemporaryDirectory() as folder:
-        federation = _asked(config, listened(simulate(Site(assembly, Store(Path(folder)))), heard))
+        federation = _asked(config, listened(simulate(site_of(assembly, Store(Path(folder)))), heard))
         server = assembly.method.server(federation, derive(root(config.seed), "server"), ServerState())
         for state in server:
             if state.round >= config.audit.rounds:
@@ -135,7 +138,7 @@ def seen(about: Mapping[str, Any], assembly: Assembly, messages: Sequence[Record
     found = list(uploads(messages))
     attacked = set(list(dict.fromkeys(upload.client for upload in found))[:clients])
     some = [upload for upload in found if upload.client in attacked]
-    return Scene(about, assembly, some, assembly.population, [one for one in messages if one.verb in AGREEING])
+    return Scene(about, assembly, some, assembly.population, [one for one in messages if one.verb.kind == "list"])
 
 
 def _asked(config: Config, federation: Federation) -> Federation:
@@ -144,17 +147,18 @@ def _asked(config: Config, federation: Federation) -> Federation:
     All organisations that are to agree on a word list do take part, whatever is attacked.
     """
     again = (config.audit.rounds > 1 or config.audit.canaries) and config.cohort.sampling != "everyone"
-    halves = config.method == "tokenizer_for_free" and config.tokenizer_for_free.protocol == "from_scratch"
-    some = config.audit.clients * (2 if halves else 1)  # rounds are held with one half of the users at a time
+    groups = getattr(config.options, "groups", 1)  # rounds are held with one of them at a time
+    some = config.audit.clients * groups
     return replace(federation, clients=federation.clients[:some]) if again else federation
 
 
 def listened(federation: Federation, heard: list[Recorded]) -> Federation:
-    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        for client, reply in federation.ask(verb, requests):
-            meta = requests[client].meta
-            down = Recorded(int(meta["round"]), int(meta["step"]), int(meta["ask"]), client, "down", verb, requests[client])
-            heard.extend((down, replace(down, direction="up", message=reply)))
-            yield client, reply
+    """Sums are made of replies that pass this tap too."""
 
-    return Federation(federation.clients, ask, plain(ask))
+    def note(verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
+        clock = (int(request.meta["round"]), int(request.meta["step"]), int(request.meta["ask"]))
+        heard.append(Recorded(*clock, client, "down", verb, request))
+        heard.append(Recorded(*clock, client, "up", verb, reply))
+
+    tap = tapped(federation, up=note)
+    return replace(tap, total=plain(tap.ask))

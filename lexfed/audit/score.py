@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lexfed.core.seeds import derive, numpy_generator
 from lexfed.metrics import leakage
-from lexfed.seeds import derive, numpy_generator
 
 # what a row of audit.json says; null where it has no meaning
 KEYS = (

@@ -1,11 +1,12 @@
 """Reading a recorded wire: the messages again, as they were sent."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lexfed.errors import DataError
+from lexfed.core import formats
+from lexfed.core.errors import DataError
 from lexfed.wire import ClientId, Direction, Message, Verb, read
 
 
@@ -20,14 +21,20 @@ class Recorded:
     message: Message
 
 
-def transcript(folder: Path) -> Iterator[Recorded]:
-    """All messages in the order of the server's clock; one at a time, so that a long run fits in memory."""
+def transcript(folder: Path, verbs: Iterable[Verb]) -> Iterator[Recorded]:
+    """All messages in the order of the server's clock; one at a time, so that a long run fits in memory.
+
+    `verbs` are those of the method that it was recorded with.
+    """
     if not folder.is_dir():
         raise DataError(f"there is no recorded wire at {folder}")
-    for path in sorted(path for path in folder.iterdir() if not path.name.startswith(".")):
+    formats.check_folder(folder, formats.WIRE)
+    known = {verb.name: verb for verb in verbs}
+    for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         about = json.loads((path / "meta.json").read_text())
         blobs = {name: (path / "blobs" / name.replace("/", "_")).read_bytes() for name in about["blobs"]}
         message = Message(read(path / "arrays.safetensors").arrays, about["meta"], blobs)
-        yield Recorded(
-            **{key: about[key] for key in ("round", "step", "ask", "client", "direction", "verb")}, message=message
-        )
+        if about["verb"] not in known:
+            raise DataError(f"{folder} was not recorded with this configuration: its method knows no '{about['verb']}'")
+        clock = {key: about[key] for key in ("round", "step", "ask", "client", "direction")}
+        yield Recorded(**clock, verb=known[about["verb"]], message=message)

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from lexfed.agreement.protocol import VOCABULARY
 from lexfed.audit.transcript import Recorded
-from lexfed.params import Params, Rows
+from lexfed.core.params import Params, Rows
 from lexfed.wire import ClientId, Message, below, unpack
-
-SENDING = ("train", "warm", "skipgram")  # verbs that are answered with an update
-AGREEING = ("propose", "disclose", "spell", "vocabulary")  # verbs by which organisations come to one word list
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
     sent: dict[tuple[int, int, ClientId], Recorded] = {}
     lists: dict[ClientId, Mapping[str, bytes]] = {}  # a word list is sent once, before the first upload
     for one in sorted(messages, key=lambda m: (m.step, m.ask, m.client, m.direction)):  # down before up
-        if one.verb == "vocabulary" and one.direction == "down":
+        if one.direction == "down" and VOCABULARY in one.message.blobs:
             lists[one.client] = one.message.blobs
-        if one.verb not in SENDING:
+        if one.verb.kind != "update":
             continue
         key = (one.step, one.ask, one.client)
         if one.direction == "down":

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from lexfed.core.errors import DataError, nearest
 from lexfed.corpus.loading import READERS, Columns, from_table, read_file
 from lexfed.corpus.text import Corpus
-from lexfed.errors import DataError, nearest
 
 FOLDER = "LEXFED_DATA"
 

@@ -13,8 +13,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from lexfed.core.errors import DataError, nearest
 from lexfed.corpus.text import Corpus, IntArray
-from lexfed.errors import DataError, nearest
 
 
 @dataclass(frozen=True)

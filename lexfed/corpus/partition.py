@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
+from lexfed.core.errors import DataError
+from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.text import IntArray
-from lexfed.errors import DataError
-from lexfed.seeds import Seed, derive, numpy_generator
 
 Parts = list[IntArray]
 FloatArray = npt.NDArray[np.float64]

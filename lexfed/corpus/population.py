@@ -5,12 +5,12 @@ from typing import Literal
 
 import numpy as np
 
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus import partition
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns, check_labels
 from lexfed.corpus.text import Corpus, IntArray
-from lexfed.errors import ConfigError, DataError
-from lexfed.seeds import Seed, derive, numpy_generator
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
+from lexfed.core.errors import DataError, nearest
 from lexfed.corpus.catalogue import FOLDER
-from lexfed.errors import DataError, nearest
 
 Pair = tuple[str, str, float]
 Question = tuple[str, str, str, str, str]  # section, a, b, c, d: a is to b as c is to d

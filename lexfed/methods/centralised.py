@@ -6,19 +6,19 @@ in truth is the texts themselves; the bytes counted are those of its one client.
 
 from dataclasses import dataclass, replace
 
-from lexfed.errors import ConfigError
-from lexfed.federation import Method
+from lexfed.core.errors import ConfigError
+from lexfed.federation import Entry, Method
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.parts import Parts
 from lexfed.methods.fedavg import fedavg
-from lexfed.methods.parts import Parts
-from lexfed.optim import ServerOptimizer
-from lexfed.privacy.sampling import Everyone
 
 
 @dataclass(frozen=True)
 class Centralised:
     """The `[centralised]` table."""
 
-    epochs: int = 10
+    epochs: int = 10  # passes over all text; each counts as a round
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -27,4 +27,14 @@ class Centralised:
 
 def centralised(parts: Parts, options: Centralised) -> Method:
     task = replace(parts.task, options=replace(parts.task.options, epochs=1), rounds=options.epochs)
-    return fedavg(replace(parts, task=task, sampler=Everyone(), optimizer=ServerOptimizer(), rounds=options.epochs))
+    return fedavg(replace(parts, task=task, optimizer=ServerOptimizer(), rounds=options.epochs))
+
+
+METHOD = Entry(
+    "centralised",
+    CLASSIFIER,
+    centralised,
+    Centralised,
+    frozenset({"alone", "pooled", "counts epochs"}),
+    ignores=("rounds", "cohort", "server", "train.epochs", "privacy", "defences", "self_audit", "malice"),
+)

@@ -5,49 +5,33 @@
     server:    W <- W + sum_k (n_k / n) (W_k - W)
 
 The whole model travels, embedding table included: the rows that moved are the client's words.
+`fedavg_finetune`: every client fine-tunes the final model on its own texts before it uses it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import ALL_SHARED, Params
+from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client
-from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Handler, Method, ServerState, Steps, once
-from lexfed.methods.evaluation import Adapt, evaluator
-from lexfed.methods.parts import Parts
-from lexfed.methods.self_audit import OFF, SelfAudit, audited, row_reading
-from lexfed.methods.training import Local, LocalUpdate, nothing_private, plain_update, train, trainer
-from lexfed.params import ALL_SHARED, ParameterSplit, Params
-from lexfed.seeds import Seed, derive
+from lexfed.federation import ClientState, Entry, Method
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.evaluation import Adapt, evaluator
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import Kept
+from lexfed.learning.task import Local, LocalUpdate, plain_update, train
+from lexfed.learning.training import averaging, trainer
+from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.wire import Message
 
-ServerProgram = Callable[[Federation, Seed, ServerState], Steps]
 
-
-def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:
-    """The server half that most methods share: initialise what is shared, then average it, round after round."""
-
-    def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
-        def init(s: ServerState) -> ServerState:
-            return replace(s, params=split.shared(parts.task.init(derive(seed, "init"))))
-
-        state = yield from once(state, "init", init)
-        rounds = parts.loop()
-        return (yield from rounds(federation, state, until=parts.rounds, seed=seed))
-
-    return server
-
-
-def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None = None, audit: SelfAudit = OFF) -> Method:
-    """`update` is for methods that train otherwise, `adapt` for those that do something before they use the model."""
-
-    def make(update: LocalUpdate) -> Handler:
-        return trainer(parts.task.options, ALL_SHARED, nothing_private, update, parts.mechanism)
-
+def averaged(parts: Parts, update: LocalUpdate, adapt: Adapt | None = None) -> Method:
+    """Everything is shared; `adapt` is what a client does to the model before it uses it."""
+    nothing = Kept(parts.task.reader)
     return Method(
         client={
-            "train": audited(make, update or plain_update(parts.task), row_reading(parts.task), audit, parts.mechanism),
-            "evaluate": evaluator(parts.task, ALL_SHARED, nothing_private, adapt),
+            TRAIN: trainer(parts, ALL_SHARED, nothing, update),
+            EVALUATE: evaluator(parts.task, ALL_SHARED, nothing, adapt),
         },
         server=averaging(parts, ALL_SHARED),
         split=ALL_SHARED,
@@ -55,23 +39,30 @@ def fedavg(parts: Parts, update: LocalUpdate | None = None, adapt: Adapt | None 
     )
 
 
+def fedavg(parts: Parts, options: object = None) -> Method:
+    return averaged(parts, plain_update(parts.task))
+
+
 @dataclass(frozen=True)
 class FineTune:
     """The `[fedavg_finetune]` table."""
 
-    epochs: int = 1  # as much as FedeVocab's adaptive pass
+    epochs: int = 1  # of fine-tuning: as much as FedeVocab's adaptive pass
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise ConfigError("fedavg_finetune.epochs must be at least 1")
 
 
-def fedavg_finetune(parts: Parts, options: FineTune, audit: SelfAudit = OFF) -> Method:
-    """FedAvg, and every client fine-tunes the final model on its own texts before it uses it."""
+def fedavg_finetune(parts: Parts, options: FineTune) -> Method:
     task = parts.task
 
     def adapt(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
         local = Local(task.options.lr, options.epochs, adjustment=task.adjustment(client))
         return train(task, params, task.reader.read(client.train).examples, local, seed).params
 
-    return fedavg(parts, adapt=adapt, audit=audit)
+    return averaged(parts, plain_update(task), adapt)
+
+
+METHOD = Entry("fedavg", CLASSIFIER, fedavg, traits=frozenset({"one model", "self-audit"}))
+FINETUNE = Entry("fedavg_finetune", CLASSIFIER, fedavg_finetune, FineTune, frozenset({"self-audit"}))

@@ -13,23 +13,24 @@ of a machine share and nobody changes. The frozen body gets no gradient at all (
 first joint step). Clients are scored after an adaptive pass of their own, which is then discarded.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import ParameterSplit, Params
+from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
-from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Handler, Method
-from lexfed.methods.defences import UNDEFENDED, Defences
-from lexfed.methods.evaluation import evaluator
-from lexfed.methods.fedavg import averaging
-from lexfed.methods.parts import Parts
-from lexfed.methods.private_table import table_for
-from lexfed.methods.self_audit import OFF, SelfAudit, audited, span_reading
-from lexfed.methods.training import Local, LocalUpdate, Trained, train, trainer
-from lexfed.models.bilstm import FIRST_LAYER
-from lexfed.models.model import EMBEDDING
-from lexfed.params import ParameterSplit, Params
-from lexfed.seeds import Seed, derive
+from lexfed.federation import ClientState, Entry, Method
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.evaluation import evaluator
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import OwnWords, PrivatePart, whole_module
+from lexfed.learning.task import Local, Trained, train
+from lexfed.learning.training import averaging, trainer
+from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.models.model import EMBEDDING, WordClassifier
+from lexfed.vocabulary import vectors
 from lexfed.wire import Message
 
 
@@ -52,11 +53,9 @@ class FedeVocab:
             raise ConfigError("fedevocab.adaptive_steps must be at least 1; for none, set fedevocab.adaptive = false")
 
 
-def fedevocab(parts: Parts, options: FedeVocab, defences: Defences = UNDEFENDED, audit: SelfAudit = OFF) -> Method:
-    task = parts.task
-    also = FIRST_LAYER if defences.private_layers == "first" else frozenset()
-    split = ParameterSplit(lambda name: task.model.depth(name) == EMBEDDING or name in also)
-    table = table_for(parts, options.vocabulary, options.vectors, options.minimum, options.size, defences)
+def fedevocab(parts: Parts, options: FedeVocab) -> Method:
+    task, table = parts.task, private_table(parts, options)
+    split = ParameterSplit(stays_home(parts))
 
     def rate(name: str) -> float:
         return options.table_lr if split.is_private(name) else 1.0
@@ -78,16 +77,50 @@ def fedevocab(parts: Parts, options: FedeVocab, defences: Defences = UNDEFENDED,
         local = Local(task.learning_rate(message), task.options.epochs, rate, adjustment=task.adjustment(client))
         return train(task, params, table.reader(state).read(client.train).examples, local, derive(seed, "joint"))
 
-    def make(update: LocalUpdate) -> Handler:
-        return trainer(task.options, split, table.start, update, parts.mechanism)
-
-    attack = span_reading(table, task.options.max_length, audit)
     return Method(
         client={
-            "train": audited(make, update, attack, audit, parts.mechanism),
-            "evaluate": evaluator(task, split, table.start, adapt if options.adaptive else None, table.reader),
+            TRAIN: trainer(parts, split, table, update),
+            EVALUATE: evaluator(task, split, table, adapt if options.adaptive else None),
         },
         server=averaging(parts, split),
         split=split,
         rounds=parts.rounds,
     )
+
+
+def stays_home(parts: Parts) -> Callable[[str], bool]:
+    """The table, and with `defences.private_layers = "first"` what reads it."""
+    model = parts.task.model
+    first = parts.defences.private_layers == "first"
+    also = model.first_layer if first and isinstance(model, WordClassifier) else frozenset()
+    return lambda name: model.depth(name) == EMBEDDING or name in also
+
+
+def private_table(parts: Parts, options: FedeVocab) -> PrivatePart:
+    model = parts.task.model
+    if not isinstance(model, WordClassifier):
+        return whole_module(parts.task)
+    choices = tuple(None if name == "random" else vectors.load(name) for name in options.vectors) or (parts.public,)
+    if parts.defences.of_vectors and not options.vectors and parts.public is None:
+        raise ConfigError("defences.rotation, normalise and whiten are for public vectors: set vocabulary.vectors")
+    if not options.vectors and parts.public is not None and parts.public.dimension != model.dimension:
+        raise ConfigError(
+            f"the word vectors have {parts.public.dimension} dimensions: set model.embedding = {parts.public.dimension}"
+        )
+    if options.vocabulary == "public":  # just what the methods with one vocabulary know: no better coverage than theirs
+        if None in choices:
+            raise ConfigError("fedevocab.vocabulary = 'public' needs a public table; set vocabulary.vectors")
+        choices = tuple(table.head(parts.shared_words) for table in choices if table is not None)
+    return OwnWords(
+        parts.task, model, options.vocabulary, choices, options.minimum, options.size, parts.defences
+    )  # fmt: skip
+
+
+METHOD = Entry(
+    "fedevocab",
+    CLASSIFIER,
+    fedevocab,
+    FedeVocab,
+    frozenset({"own words", "self-audit"}),
+    ignores=("vocabulary.corpus", "vocabulary.minimum"),
+)

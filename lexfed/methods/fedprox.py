@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass
 
-from lexfed.errors import ConfigError
-from lexfed.federation import Method
-from lexfed.methods.fedavg import fedavg
-from lexfed.methods.parts import Parts
-from lexfed.methods.training import plain_update
+from lexfed.core.errors import ConfigError
+from lexfed.federation import Entry, Method
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.parts import Parts
+from lexfed.learning.task import plain_update
+from lexfed.methods.fedavg import averaged
 
 
 @dataclass(frozen=True)
 class FedProx:
     """The `[fedprox]` table."""
 
-    mu: float = 0.1
+    mu: float = 0.1  # how strongly clients are pulled towards the model they were sent
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
@@ -21,4 +22,7 @@ class FedProx:
 
 
 def fedprox(parts: Parts, options: FedProx) -> Method:
-    return fedavg(parts, update=plain_update(parts.task, options.mu))
+    return averaged(parts, plain_update(parts.task, options.mu))
+
+
+METHOD = Entry("fedprox", CLASSIFIER, fedprox, FedProx, frozenset({"one model"}))

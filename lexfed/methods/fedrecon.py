@@ -9,22 +9,24 @@ The rows of tokens that contain a digit are private; they have a tensor of their
     server:    W <- W + sum_k (|Q_k| / |Q|) (W_k - W)
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import ParameterSplit, Params
+from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
-from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Method
-from lexfed.methods.evaluation import evaluator
-from lexfed.methods.fedavg import averaging
-from lexfed.methods.parts import Parts
-from lexfed.methods.training import Local, Trained, nothing_private, train, trainer
+from lexfed.federation import ClientState, Entry, Method
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.evaluation import evaluator
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import Kept
+from lexfed.learning.task import Local, Trained, train
+from lexfed.learning.training import averaging, trainer
+from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.models.model import EMBEDDING, Batch, Classifier, Example
-from lexfed.params import ParameterSplit, Params
-from lexfed.seeds import Seed, derive, torch_generator
 from lexfed.wire import Message
 
 PRIVATE_ROWS = "private_rows"
@@ -76,12 +78,13 @@ class Parted:
         return EMBEDDING if name == PRIVATE_ROWS else self.model.depth(name)
 
 
-def fedrecon(parts: Parts, options: FedRecon, tokens: Sequence[str]) -> Method:
-    """`tokens` are the vocabulary's, in the order of their rows."""
+def fedrecon(parts: Parts, options: FedRecon) -> Method:
     split = ParameterSplit(lambda name: name == PRIVATE_ROWS)
+    tokens = parts.tokenizer.vocabulary.tokens if parts.tokenizer is not None else ()
     model = Parted(parts.task.model, torch.tensor([is_private_token(token) for token in tokens]))
     whole = parts.task.init
     task = replace(parts.task, model=model, init=lambda seed: model.part(whole(seed)))
+    parts, forgotten = replace(parts, task=task), Kept(task.reader)
 
     def halves(client: Client, seed: Seed) -> tuple[list[Example], list[Example]]:
         examples = task.reader.read(client.train).examples
@@ -107,10 +110,13 @@ def fedrecon(parts: Parts, options: FedRecon, tokens: Sequence[str]) -> Method:
 
     return Method(
         client={
-            "train": trainer(task.options, split, nothing_private, update, parts.mechanism),
-            "evaluate": evaluator(task, split, nothing_private, adapt),
+            TRAIN: trainer(parts, split, forgotten, update),
+            EVALUATE: evaluator(task, split, forgotten, adapt),
         },
-        server=averaging(replace(parts, task=task), split),
+        server=averaging(parts, split),
         split=split,
         rounds=parts.rounds,
     )
+
+
+METHOD = Entry("fedrecon", CLASSIFIER, fedrecon, FedRecon, frozenset({"part of the texts"}))

@@ -16,16 +16,24 @@ from typing import Literal
 
 import torch
 
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import ALL_SHARED, ParameterSplit, Params
+from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
-from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Method, ServerState, Steps, once, request
-from lexfed.methods.evaluation import evaluator
-from lexfed.methods.parts import Parts
-from lexfed.methods.training import nothing_private, plain_update, trainer
+from lexfed.federation import ClientState, Entry, Federation, Method, ServerState, Steps, clock, once
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.evaluation import evaluator
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import Kept
+from lexfed.learning.task import plain_update
+from lexfed.learning.training import trainer
+from lexfed.learning.verbs import EVALUATE, TRAIN, training
 from lexfed.models.model import EMBEDDING, ENCODER
-from lexfed.params import ALL_SHARED, ParameterSplit, Params
-from lexfed.seeds import Seed, derive
-from lexfed.wire import Message, below, decode, encode, under
+from lexfed.wire import Form, Message, Verb, below, decode, encode, under
+from lexfed.wire.verbs import ANY, CLOCK
+
+WARM_UP = training("warm", open=True)  # everything travels
+INSTALL = Verb("install", down=Form({"start/": ANY}, CLOCK), up=Form(), kind="list")  # the lower layers, handed out once
 
 WARM = "warm"  # a client keeps the lower layers it was handed, for predictions in between
 
@@ -48,8 +56,8 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
     uppermost = {"embedding": EMBEDDING, "encoder": ENCODER}[options.cut]
     split = ParameterSplit(lambda name: task.model.depth(name) <= uppermost)
 
-    def start(client: Client) -> ClientState:  # a client that was not there when the lower layers were handed out
-        return ClientState(split.private(task.init(derive(client.secret, "init"))))
+    def begin(client: Client) -> Params:  # of a client that was not there when the lower layers were handed out
+        return split.private(task.init(derive(client.secret, "init")))
 
     def install(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
         given = below("start", message.arrays)
@@ -63,28 +71,29 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         def cut(s: ServerState) -> ServerState:
-            clock = request(replace(s, params={}), ask=0)
-            hand_out = replace(clock, arrays=under("start", split.private(s.params)))
-            for _ in federation.ask("install", dict.fromkeys(federation.clients, hand_out)):
+            hand_out = replace(clock(s, ask=0), arrays=under("start", split.private(s.params)))
+            for _ in federation.ask(INSTALL, dict.fromkeys(federation.clients, hand_out)):
                 pass
             return replace(s, params=split.shared(s.params), opt_state={})
 
         state = yield from once(state, "init", lambda s: replace(s, params=task.init(derive(seed, "init"))))
-        rounds = parts.loop()
         warm = min(options.warm, parts.rounds)
-        state = yield from replace(rounds, verb="warm")(federation, state, until=warm, seed=seed)
+        state = yield from parts.loop(WARM_UP)(federation, state, until=warm, seed=seed)
         state = yield from once(state, "cut", cut)
-        return (yield from rounds(federation, state, until=parts.rounds, seed=seed))
+        return (yield from parts.loop()(federation, state, until=parts.rounds, seed=seed))
 
+    lower = Kept(task.reader, begin)
     return Method(
         client={
-            "warm": trainer(task.options, ALL_SHARED, nothing_private, update, parts.mechanism),
-            "install": install,
-            "train": trainer(task.options, split, start, update, parts.mechanism),
-            "evaluate": evaluator(task, split, start, interpolate if options.interpolation < 1 else None),
+            WARM_UP: trainer(parts, ALL_SHARED, Kept(task.reader), update),
+            INSTALL: install,
+            TRAIN: trainer(parts, split, lower, update),
+            EVALUATE: evaluator(task, split, lower, interpolate if options.interpolation < 1 else None),
         },
         server=server,
         split=split,
-        open_verbs=frozenset({"warm"}),
         rounds=parts.rounds,
     )
+
+
+METHOD = Entry("lg_fedavg", CLASSIFIER, lg_fedavg, LGFedAvg)

@@ -6,22 +6,25 @@ every client, so `epochs` rounds give each client that many epochs, whatever the
 
 from dataclasses import dataclass, replace
 
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import ALL_PRIVATE, Params
+from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
-from lexfed.errors import ConfigError
-from lexfed.federation import ClientState, Federation, Method, ServerState, Steps
-from lexfed.methods.evaluation import evaluator
-from lexfed.methods.parts import Parts
-from lexfed.methods.training import plain_update, trainer
-from lexfed.params import ALL_PRIVATE
-from lexfed.privacy.sampling import Everyone
-from lexfed.seeds import Seed, derive
+from lexfed.federation import Entry, Federation, Method, ServerState, Steps
+from lexfed.learning.classifying import CLASSIFIER
+from lexfed.learning.evaluation import evaluator
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import Kept
+from lexfed.learning.task import plain_update
+from lexfed.learning.training import trainer
+from lexfed.learning.verbs import EVALUATE, TRAIN
 
 
 @dataclass(frozen=True)
 class LocalOnly:
     """The `[local_only]` table."""
 
-    epochs: int = 10  # FedeVocab's baseline
+    epochs: int = 10  # passes of each client over its text (FedeVocab's baseline); each counts as a round
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -30,20 +33,31 @@ class LocalOnly:
 
 def local_only(parts: Parts, options: LocalOnly) -> Method:
     task = replace(parts.task, options=replace(parts.task.options, epochs=1), rounds=options.epochs)
+    parts = replace(parts, task=task)
 
-    def start(client: Client) -> ClientState:
-        return ClientState(task.init(derive(client.secret, "init")))
+    def begin(client: Client) -> Params:
+        return task.init(derive(client.secret, "init"))
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
-        rounds = replace(parts, sampler=Everyone()).loop()
-        return (yield from rounds(federation, state, until=options.epochs, seed=seed))
+        return (yield from parts.loop()(federation, state, until=options.epochs, seed=seed))
 
+    everything = Kept(task.reader, begin)
     return Method(
         client={
-            "train": trainer(task.options, ALL_PRIVATE, start, plain_update(task), parts.mechanism),
-            "evaluate": evaluator(task, ALL_PRIVATE, start),
+            TRAIN: trainer(parts, ALL_PRIVATE, everything, plain_update(task)),
+            EVALUATE: evaluator(task, ALL_PRIVATE, everything),
         },
         server=server,
         split=ALL_PRIVATE,
         rounds=options.epochs,
     )
+
+
+METHOD = Entry(
+    "local_only",
+    CLASSIFIER,
+    local_only,
+    LocalOnly,
+    frozenset({"alone", "counts epochs"}),
+    ignores=("rounds", "cohort.size", "cohort.sampling", "server", "train.epochs", "privacy", "defences", "self_audit"),
+)

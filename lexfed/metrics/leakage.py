@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.errors import ConfigError, DataError
-from lexfed.params import Rows
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.params import Rows
 
 TOLERANCE = 1e-6  # of the largest singular value: below it is float32's rounding (4e-8), above it text (3e-6 and more)
 EXACT = 0.9  # of d: with a rank up to here the rest of the space is wide enough to tell words apart by their residual

@@ -7,13 +7,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Batch, ModelOptions, dropout
-from lexfed.params import Params
-from lexfed.seeds import Seed, derive, torch_generator
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.models.model import EMBEDDING, ENCODER, HEAD, TABLE, Batch, ModelOptions, dropout, embed
 
-TABLE = "embedding.weight"
-BEYOND = "embedding.beyond"  # more rows, behind the table's: looked up and never trained
-PROJECTION = "embedding.projection"  # from a table of another dimension
 _LSTM = tuple(
     f"lstm.{kind}_l0{way}" for way in ("", "_reverse") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 )
@@ -50,7 +47,7 @@ class BiLSTMClassifier:
         generator = None if seed is None else torch_generator(seed)
         packed = pack_padded_sequence(batch.ids, batch.lengths, batch_first=True)
         ids, batch_sizes = packed.data, packed.batch_sizes  # (N,) the N real words, all first words first
-        x = dropout(_embed(params, ids), self.word_dropout, generator, whole_rows=True)  # (N, d)
+        x = dropout(embed(params, ids), self.word_dropout, generator, whole_rows=True)  # (N, d)
         x = dropout(x, self.options.dropout, generator)
         start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
         states, _, _ = torch.lstm(
@@ -75,13 +72,17 @@ class BiLSTMClassifier:
     def word_table(self) -> str:
         return TABLE
 
+    @property
+    def dimension(self) -> int:
+        return self.options.embedding
+
+    @property
+    def first_layer(self) -> frozenset[str]:
+        return FIRST_LAYER
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        return INPUTS
+
     def depth(self, name: str) -> int:
         return {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER, "output": HEAD}[name.split(".")[0]]
-
-
-def _embed(params: Params, ids: Tensor) -> Tensor:
-    table = params[TABLE]
-    if BEYOND in params:
-        table = torch.cat([table, params[BEYOND]])
-    x = F.embedding(ids, table)
-    return x @ params[PROJECTION] if PROJECTION in params else x

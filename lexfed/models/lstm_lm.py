@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.models.language import BIAS, EMBEDDING, OUTPUT, LanguageModelOptions, Step, TokenBatch, next_token_loss
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.models.language_model import BIAS, EMBEDDING, OUTPUT, LanguageModelOptions, Step, TokenBatch, next_token_loss
 from lexfed.models.model import dropout
-from lexfed.params import Params
-from lexfed.seeds import Seed, derive, torch_generator
 
 _STRETCH = 64  # columns of a long sequence that are read at once
 

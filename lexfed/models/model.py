@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.errors import ConfigError
-from lexfed.params import Params
-from lexfed.seeds import Seed, torch_generator
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, torch_generator
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,38 @@ class Classifier(Protocol):
 
 
 EMBEDDING, ENCODER, HEAD = range(3)
+
+TABLE = "embedding.weight"
+BEYOND = "embedding.beyond"  # more rows, behind the table's: looked up and never trained
+PROJECTION = "embedding.projection"  # from a table of another dimension
+
+
+@runtime_checkable
+class WordClassifier(Classifier, Protocol):
+    """One that reads word vectors. Any table of them can be put under it as `TABLE`, so a client may have its own.
+
+    `embed` is how it must look words up, so that the rows of `BEYOND` and a `PROJECTION` count too.
+    """
+
+    @property
+    def dimension(self) -> int:
+        """Of the word vectors that it reads."""
+
+    @property
+    def first_layer(self) -> frozenset[str]:
+        """The parameters that read them."""
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Those of them that multiply word vectors: what they move by lies in the span of a client's words."""
+
+
+def embed(params: Params, ids: Tensor) -> Tensor:
+    table = params[TABLE]
+    if BEYOND in params:
+        table = torch.cat([table, params[BEYOND]])
+    x = F.embedding(ids, table)
+    return x @ params[PROJECTION] if PROJECTION in params else x
 
 
 def collate(examples: Sequence[Example]) -> Batch:

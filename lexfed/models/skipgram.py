@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
-from lexfed.kernels import mix
+from lexfed.core.kernels import mix
 
 INPUT, OUTPUT = "input", "output"
 Ints = npt.NDArray[np.int32]

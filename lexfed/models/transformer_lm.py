@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.errors import ConfigError
-from lexfed.models.language import BIAS, EMBEDDING, OUTPUT, LanguageModelOptions, Step, TokenBatch, next_token_loss
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.models.language_model import BIAS, EMBEDDING, OUTPUT, LanguageModelOptions, Step, TokenBatch, next_token_loss
 from lexfed.models.model import dropout
-from lexfed.params import Params
-from lexfed.seeds import Seed, derive, torch_generator
 
 POSITIONS = "positions.weight"  # (context, d)
 _SPREAD = 0.02  # of a fresh weight

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from lexfed.errors import PrivacyError
+from lexfed.core.errors import PrivacyError
 
 Unit = Literal["user", "document", "organisation"]
 

@@ -20,8 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from lexfed.errors import PrivacyError
-from lexfed.files import write_atomically
+from lexfed.core.errors import PrivacyError
+from lexfed.core.files import write_atomically
 from lexfed.privacy.accounting import Event, Gaussian, Ledger, Release, SampledGaussian, Unit, charge, epsilon
 
 Accountant = Literal["pld", "rdp"]

@@ -21,13 +21,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lexfed.errors import BudgetSpent, ConfigError
-from lexfed.params import Params, Update
+from lexfed.core.errors import BudgetSpent, ConfigError
+from lexfed.core.params import Params, Update
+from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
 from lexfed.privacy.accounting import Event, Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.calibration import noise_for, rounds_within
 from lexfed.privacy.mechanism import Asked, deltas, dense
-from lexfed.seeds import Seed, derive
 from lexfed.wire import Message, Meta, under
 
 CLIP, ASKED = "clip", "asked"  # the mechanism's state
@@ -70,6 +70,7 @@ class Privacy:
 class GaussianMechanism:
     options: Privacy
     rounds: int
+    group: str = ""  # of users, where there are several that have nobody in common
 
     # --- the client's half
 
@@ -97,6 +98,9 @@ class GaussianMechanism:
     def ahead(self) -> bool:
         return self.options.randomness == "system"
 
+    def of(self, group: str) -> "GaussianMechanism":
+        return replace(self, group=group)
+
     def release(self, total: Update, asked: Asked, state: Params, seed: Seed) -> tuple[Update, Params]:
         arrived = deltas(total)
         sums: Params = {
@@ -116,12 +120,12 @@ class GaussianMechanism:
         event = self._event(asked)
         if event is None:
             return ledger
-        if self.options.placement == "local" and self._most(asked, state) <= _count(ledger, asked.group):
+        if self.options.placement == "local" and self._most(asked, state) <= _count(ledger, self.group):
             return ledger
-        after = accounting.charge(ledger, "user", event, group=asked.group)
+        after = accounting.charge(ledger, "user", event, group=self.group)
         if self.options.epsilon is not None:
             *before, last = self.deployment(after)
-            own = tuple(replace(release, group="") for release in before if _same_budget(release, asked.group))
+            own = tuple(replace(release, group="") for release in before if _same_budget(release, self.group))
             fits = rounds_within(self.options.epsilon, self.options.delta, own, "user", last.event, self.options.accountant)
             if last.count > fits:
                 raise BudgetSpent(f"{fits:,} rounds are all that an epsilon of {self.options.epsilon:g} pays for")

@@ -7,9 +7,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lexfed.params import Params, Rows, Update
+from lexfed.core.params import Params, Rows, Update
+from lexfed.core.seeds import Seed
 from lexfed.privacy.accounting import Ledger
-from lexfed.seeds import Seed
 from lexfed.wire import ClientId, Message, Meta, under
 
 
@@ -21,7 +21,6 @@ class Asked:
     expected: float  # how many the sampler aims at
     population: int  # how many it draws from
     model: Params  # whose parameters the sum moves: noise is made for all of them, whoever answered
-    group: str = ""  # which of several groups of users takes part, where no user is in two
 
 
 class Releaser(Protocol):
@@ -51,6 +50,9 @@ class Account(Protocol):
     def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
         """The ledger with this exchange in it; `BudgetSpent` if it can't be paid for."""
 
+    def of(self, group: str) -> "Account":
+        """Of one of several groups of users that have nobody in common: each pays for its own rounds."""
+
 
 @dataclass(frozen=True)
 class NoPrivacy:
@@ -78,6 +80,9 @@ class Unpaid:
 
     def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
         return ledger
+
+    def of(self, group: str) -> "Unpaid":
+        return self
 
 
 UNPAID = Unpaid()

@@ -29,9 +29,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lexfed.errors import PrivacyError
-from lexfed.params import Params, count
-from lexfed.seeds import Seed, derive, torch_generator
+from lexfed.core.errors import PrivacyError
+from lexfed.core.params import Params, count
+from lexfed.core.seeds import Seed, derive, torch_generator
 
 BITS = 19  # sigma is at least 2^BITS grid steps
 BLOCK = 1 << 17  # proposals at a time: they stay in the processor's cache

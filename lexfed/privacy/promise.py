@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from lexfed.errors import ConfigError
+from lexfed.core.errors import ConfigError
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Ledger
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from lexfed.core.seeds import Seed, numpy_generator
 from lexfed.privacy.accounting import Gaussian, Ledger, charge, gaussian_noise
-from lexfed.seeds import Seed, numpy_generator
 
 GROWTH = (1, 4, 16)  # of sum 1 / sigma_i^2; on text8 it released as many words as any other, and 1.5 times those of one pass
 

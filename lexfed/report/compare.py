@@ -5,24 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lexfed.files import write_atomically
-from lexfed.report.figures import LABELS, human
+from lexfed.core.figures import LABELS, human, shown
+from lexfed.core.files import write_atomically
 from lexfed.report.page import STYLE, svg
-from lexfed.rundir import RunDir
+from lexfed.run.rundir import RunDir
 
-COLUMNS = (
-    "method", "global_accuracy", "local_accuracy", "local_majority_accuracy", "unseen_accuracy",
-    "heldout_loss", "centralised_heldout_loss", "wordsim353",
-    "word_perplexity", "worst_tenth_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld",
-    "tokenizer_switches", "epsilon_this_run", "epsilon_deployment",
-    "bytes_up_per_client_round", "bytes_up", "bytes_down", "parameters_shared", "parameters_private", "seconds",
-)  # fmt: skip
-
-
-SHORT = (
-    "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "word_perplexity", "tokens_per_word",
-    "unigram_kld", "epsilon_deployment", "bytes_up_per_client_round", "seconds",
-)  # fmt: skip
+COLUMNS = shown("c")
 
 
 def known(runs: Sequence[RunDir], columns: Sequence[str]) -> tuple[str, ...]:
@@ -32,7 +20,7 @@ def known(runs: Sequence[RunDir], columns: Sequence[str]) -> tuple[str, ...]:
 
 def rows(runs: Sequence[RunDir], columns: Sequence[str] = COLUMNS) -> list[list[str]]:
     """A row per run, first the run's name; the columns are keys of summary.json."""
-    return [[run.path.name, *(human(key, run.summary()[key]) for key in columns)] for run in runs]
+    return [[run.path.name, *(human(key, run.summary().get(key)) for key in columns)] for run in runs]
 
 
 def write(runs: Sequence[RunDir], path: Path) -> Path:

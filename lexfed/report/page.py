@@ -8,9 +8,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lexfed.files import write_atomically
-from lexfed.report.figures import LABELS, human
-from lexfed.rundir import Record, RunDir
+from lexfed.core.figures import LABELS, human, shown
+from lexfed.core.files import write_atomically
+from lexfed.run.rundir import Record, RunDir
 
 BLUE, ORANGE, GREY = "#2563eb", "#d97706", "#6b7280"
 
@@ -142,14 +142,9 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cards(summary: Mapping[str, Any]) -> list[str]:
-    keys = (
-        "global_accuracy", "local_accuracy", "local_majority_accuracy", "heldout_loss", "centralised_heldout_loss",
-        "wordsim353", "word_perplexity", "tokens_per_word", "unigram_kld", "epsilon_this_run", "epsilon_deployment",
-        "bytes_up", "seconds",
-    )  # fmt: skip
     return [
         f'<div class="card"><b>{human(key, summary[key])}</b><span>{LABELS[key]}</span></div>'
-        for key in keys
+        for key in shown("k")
         if summary.get(key) is not None
     ]
 

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from lexfed.report.figures import human, size
-from lexfed.rundir import Record
+from lexfed.core.figures import human, size
+from lexfed.run.rundir import Record
 
 SHOWN = {"global_accuracy": "accuracy", "heldout_loss": "held-out", "word_perplexity": "perplexity"}
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from lexfed.errors import ConfigError
-from lexfed.rundir import Record
+from lexfed.core.errors import ConfigError
+from lexfed.run.rundir import Record
 
 
 def require() -> None:

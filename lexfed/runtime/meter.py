@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lexfed.core.params import Rows
 from lexfed.federation import Federation, Requests, Sum
-from lexfed.params import Rows
 from lexfed.wire import ClientId, Message, Verb, size
 
 
@@ -46,14 +46,14 @@ def metered(federation: Federation, tally: Tally) -> Federation:
 def _count_down(tally: Tally, verb: Verb, requests: Requests) -> None:
     sizes = {id(message): size(message) for message in {id(m): m for m in requests.values()}.values()}
     down = sum(sizes[id(message)] for message in requests.values())
-    if verb == "evaluate":
+    if verb.kind == "figures":
         tally.evaluation_bytes_down += down
     else:
         tally.bytes_down += down
 
 
 def _count_up(tally: Tally, verb: Verb, up: int) -> None:
-    if verb == "evaluate":
+    if verb.kind == "figures":
         tally.evaluation_bytes_up += up
     else:
         tally.bytes_up += up

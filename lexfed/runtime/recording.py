@@ -9,12 +9,12 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from lexfed.federation import Federation, Requests, Sum
-from lexfed.files import write_atomically
+from lexfed.core import formats
+from lexfed.core.files import write_atomically
+from lexfed.federation import Federation, Requests, tapped
 from lexfed.wire import ClientId, Direction, Message, Verb, encode, size
 
 ARRAYS = "arrays.safetensors"
@@ -23,6 +23,11 @@ ARRAYS = "arrays.safetensors"
 @dataclass(frozen=True)
 class Recorder:
     folder: Path
+
+    def begin(self) -> None:
+        """Make the folder, and say of which format it is."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        formats.mark(self.folder, "recorded wire", formats.WIRE)
 
     def up(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
         self._write(verb, client, "up", request, reply, None)
@@ -38,7 +43,7 @@ class Recorder:
         self, verb: Verb, client: ClientId, direction: Direction, request: Message, message: Message, arrays: Path | None
     ) -> Path:
         clock = request.meta
-        target = self.folder / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb}-{client:08d}-{direction}"
+        target = self.folder / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb.name}-{client:08d}-{direction}"
         folder = self.folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
         (folder / "blobs").mkdir(parents=True)
@@ -50,7 +55,7 @@ class Recorder:
             write_atomically(folder / "blobs" / name.replace("/", "_"), blob)
         about = {
             **{key: clock[key] for key in ("round", "step", "ask")},
-            **{"client": client, "direction": direction, "verb": verb},
+            **{"client": client, "direction": direction, "verb": verb.name},
             **{"meta": dict(message.meta), "blobs": sorted(message.blobs), "bytes": size(message)},
         }
         write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode())
@@ -61,13 +66,4 @@ class Recorder:
 
 def recorded(federation: Federation, recorder: Recorder) -> Federation:
     """A layer that writes down what the server sends; replies are recorded where they are made."""
-
-    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        recorder.down(verb, requests)
-        return federation.ask(verb, requests)
-
-    def total(verb: Verb, requests: Requests) -> Sum:
-        recorder.down(verb, requests)
-        return federation.total(verb, requests)
-
-    return replace(federation, ask=ask, total=total)
+    return tapped(federation, down=recorder.down)

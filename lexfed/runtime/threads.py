@@ -30,4 +30,4 @@ def threads(site: Site, count: int) -> Iterator[Federation]:
         def total(verb: Verb, requests: Requests) -> Sum:
             return add_up(over_blocks(requests, lambda asked: add_replies(verb, asked, one(verb, asked))))
 
-        yield Federation(range(len(site.assembly.population)), ask, total)
+        yield Federation(range(len(site.population)), ask, total)

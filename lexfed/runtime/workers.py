@@ -23,23 +23,24 @@ from pathlib import Path
 
 import torch
 
-from lexfed import config as configuration
-from lexfed.assembly import assemble
-from lexfed.errors import LexfedError
+from lexfed.core.errors import LexfedError
+from lexfed.core.files import write_atomically
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import assemble
+from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks
-from lexfed.files import write_atomically
-from lexfed.rundir import WORKERS_LOCK
-from lexfed.runtime.forking import warm_up
+from lexfed.runtime.forking import warm_up, without_main
 from lexfed.runtime.recording import Recorder
-from lexfed.runtime.simulation import Site, sequential
+from lexfed.runtime.simulation import Site, sequential, site_of
 from lexfed.runtime.store import Store
 from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, read, unpack
 
+WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
 CLIENT = "#client"  # between a worker and us: whose reply this is
 
 
 @dataclass(frozen=True)
-class Place:
+class Orders:
     """What a worker is told about the run, in words."""
 
     config: str  # TOML
@@ -54,10 +55,10 @@ class Worker:
 
 
 @contextmanager
-def workers(site: Site, count: int) -> Iterator[Federation]:
+def workers(site: Site, config: Config, count: int) -> Iterator[Federation]:
     """A federation whose clients are answered for by `count` processes. They end with it, or with this process."""
-    place = Place(
-        configuration.to_toml(site.assembly.config),
+    orders = Orders(
+        configuration.to_toml(config),
         str(site.store.root),
         str(site.recorder.folder) if site.recorder else None,
     )
@@ -66,8 +67,9 @@ def workers(site: Site, count: int) -> Iterator[Federation]:
     try:
         for _ in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, place), daemon=True)
-            process.start()
+            process = context.Process(target=_work, args=(theirs, orders), daemon=True)
+            with without_main():
+                process.start()
             theirs.close()
             team.append(Worker(process, ours))
         yield _federation(site, team)
@@ -79,15 +81,13 @@ def workers(site: Site, count: int) -> Iterator[Federation]:
 
 
 def _federation(site: Site, team: list[Worker]) -> Federation:
-    population = site.assembly.population
+    population = site.population
 
     def results(job: str, verb: Verb, requests: Requests) -> Iterator[list[Message]]:
         cohort = blocks(list(requests))
         with _shared(site.store.root, requests) as paths:
-            jobs = [
-                json.dumps({"job": job, "verb": verb, "requests": [(c, paths[id(requests[c])]) for c in block]}).encode()
-                for block in cohort
-            ]
+            asked = [[(client, paths[id(requests[client])]) for client in block] for block in cohort]
+            jobs = [json.dumps({"job": job, "verb": verb.name, "requests": block}).encode() for block in asked]
             work = [sum(population.size(client) for client in block) for block in cohort]
             yield from _schedule(team, jobs, work)
 
@@ -171,8 +171,8 @@ def _died(team: list[Worker], pipe: Connection) -> LexfedError:
 # --- in the worker -----------------------------------------------------------------------------------------------------
 
 
-def _work(pipe: Connection, place: Place) -> None:
-    held = (Path(place.store).parent / WORKERS_LOCK).open("w")  # until this process ends
+def _work(pipe: Connection, orders: Orders) -> None:
+    held = (Path(orders.store).parent / WORKERS_LOCK).open("w")  # until this process ends
     fcntl.flock(held, fcntl.LOCK_SH)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
@@ -184,7 +184,7 @@ def _work(pipe: Connection, place: Place) -> None:
         except EOFError:
             return
         try:
-            site = site or _site(place)
+            site = site or _site(orders)
             replies = _answer(site, job)
         except LexfedError as error:
             replies = [Message(meta={"error": str(error)})]
@@ -198,16 +198,17 @@ def _work(pipe: Connection, place: Place) -> None:
             return
 
 
-def _site(place: Place) -> Site:
-    config = configuration.loads(place.config)
-    return Site(assemble(config), Store(Path(place.store)), Recorder(Path(place.record)) if place.record else None)
+def _site(orders: Orders) -> Site:
+    recorder = Recorder(Path(orders.record)) if orders.record else None
+    return site_of(assemble(configuration.loads(orders.config)), Store(Path(orders.store)), recorder)
 
 
 def _answer(site: Site, job: dict[str, object]) -> list[Message]:
     requests = {client: _request(path) for client, path in job["requests"]}  # type: ignore[attr-defined]
-    replies = sequential(site)(str(job["verb"]), requests)
+    verb = site.method.verb(str(job["verb"]))
+    replies = sequential(site)(verb, requests)
     if job["job"] == "total":
-        block_sum = add_replies(str(job["verb"]), requests, replies)
+        block_sum = add_replies(verb, requests, replies)
         meta = {"clients": block_sum.clients, "bytes_up": block_sum.bytes_up}
         return [Message(pack(block_sum.update), meta)]
     return [Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs) for client, reply in replies]

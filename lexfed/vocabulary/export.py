@@ -23,8 +23,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lexfed.errors import DataError
-from lexfed.params import Params
+from lexfed.core.errors import DataError
+from lexfed.core.params import Params
 from lexfed.vocabulary.word import Vocabulary
 
 FORMAT = "lexfed word tables 1"

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from lexfed.core.errors import ConfigError, DataError
 from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.corpus.text import Corpus
-from lexfed.errors import ConfigError, DataError
-from lexfed.vocabulary import trained
-from lexfed.vocabulary.trained import Kind, TrainedTokenizer
+from lexfed.vocabulary import tokenizer as trained
+from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer
 
 KEPT = 50_000  # words of its text whose counts are kept, for its distance to the users' text
 

@@ -17,8 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lexfed.params import Params
-from lexfed.vocabulary.trained import TrainedTokenizer
+from lexfed.core.params import Params
+from lexfed.vocabulary.tokenizer import TrainedTokenizer
 
 Writing = Literal["bytes", "##", "▁", "plain"]  # how tokens show whether they begin a word: Ġ, no ##, ▁, not at all
 

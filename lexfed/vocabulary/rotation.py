@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lexfed.seeds import Seed, numpy_generator
+from lexfed.core.seeds import Seed, numpy_generator
 from lexfed.vocabulary.vectors import PublicTable
 
 TYPICAL = 1000  # the length of a row is that of the first so many, in the mean

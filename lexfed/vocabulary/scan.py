@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from lexfed.seeds import Seed, derive, numpy_generator
+from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.vocabulary.word import words
 
 LIMIT = 1_000_000  # words: some 100 MB

@@ -7,9 +7,9 @@ from itertools import islice
 
 import numpy as np
 
+from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.text import Corpus
 from lexfed.models.skipgram import Text
-from lexfed.seeds import Seed, derive, numpy_generator
 from lexfed.vocabulary.word import words
 
 PIECE = 1000  # words: a longer text is cut, so that one book can be shuffled and parted like many letters

@@ -23,8 +23,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from lexfed.errors import ConfigError, DataError, PrivacyError
-from lexfed.seeds import Seed, derive, numpy_generator
+from lexfed.core.errors import ConfigError, DataError, PrivacyError
+from lexfed.core.seeds import Seed, derive, numpy_generator
 
 END = "\n"  # no word of `vocabulary.word` holds it; the paper's "$" may be one
 

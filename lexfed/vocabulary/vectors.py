@@ -15,10 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lexfed.core.errors import DataError
+from lexfed.core.seeds import derive, numpy_generator
 from lexfed.corpus.catalogue import FOLDER
 from lexfed.corpus.catalogue import load as load_corpus
-from lexfed.errors import DataError
-from lexfed.seeds import derive, numpy_generator
 from lexfed.vocabulary.word import count_words
 
 CACHE = "LEXFED_CACHE"

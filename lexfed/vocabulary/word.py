@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Protocol
 
+from lexfed.core.errors import ConfigError, DataError
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.text import Corpus
-from lexfed.errors import ConfigError, DataError
 
 UNKNOWN = "<unk>"
 _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")

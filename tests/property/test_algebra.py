@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexfed.errors import WireError
+from lexfed.core.errors import WireError
+from lexfed.core.params import ParameterSplit, Rows, add, union
 from lexfed.federation import Requests, Sum, blocks, plain
-from lexfed.params import ParameterSplit, Rows, add, union
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lexfed.core.seeds import derive, root
 from lexfed.corpus.partition import Parts, by_source, by_user, dirichlet, iid, quantity
-from lexfed.privacy.sampling import Everyone, FixedSize, Poisson, Sampler
-from lexfed.seeds import derive, root
+from lexfed.federation.sampling import Everyone, FixedSize, Poisson, Sampler
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(lambda x: np.array(x, dtype=np.int64))
 

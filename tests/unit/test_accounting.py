@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from dp_accounting import pld, rdp
 
-from lexfed.errors import PrivacyError
+from lexfed.core.errors import PrivacyError
+from lexfed.core.seeds import derive, root
 from lexfed.privacy.accounting import Gaussian, Ledger, Release, SampledGaussian, charge, epsilon, from_json, to_json
 from lexfed.privacy.set_union import Pass, charged, passes, release, threshold
-from lexfed.seeds import derive, root
 
 
 def rounds(number: int, noise: float = 1.0, probability: float = 0.01) -> Ledger:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from lexfed.errors import DataError, PrivacyError
-from lexfed.seeds import derive, root
-from lexfed.vocabulary import agreed
-from lexfed.vocabulary.agreed import extend, from_bytes, intersection, keyed, ordered, renew, summed, to_bytes, union
+from lexfed.agreement import word_list as agreed
+from lexfed.agreement.word_list import extend, from_bytes, intersection, keyed, ordered, renew, summed, to_bytes, union
+from lexfed.core.errors import DataError, PrivacyError
+from lexfed.core.seeds import derive, root
 from lexfed.vocabulary.word import Vocabulary
 
 

@@ -15,18 +15,19 @@ import pytest
 import torch
 from dp_accounting import pld
 
-from lexfed import agreeing, checkpoint
-from lexfed import config as configuration
-from lexfed.checkpoint import Checkpoint
+from lexfed.agreement.protocol import Agreement, agree, handlers
+from lexfed.agreement.word_list import from_bytes, keyed
+from lexfed.core.errors import ConfigError, DataError, LexfedError, PrivacyError
+from lexfed.core.params import ALL_SHARED
+from lexfed.core.seeds import derive, root
 from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.population import Population
-from lexfed.errors import ConfigError, DataError, LexfedError, PrivacyError
+from lexfed.experiment import config as configuration
 from lexfed.federation import ClientState, Federation, Requests, ServerState, once, plain
-from lexfed.methods.agreement import Agreement, agree, handlers
-from lexfed.params import ALL_SHARED
 from lexfed.privacy.accounting import epsilon
-from lexfed.seeds import derive, root
-from lexfed.vocabulary.agreed import from_bytes, keyed
+from lexfed.run import agreement_alone as agreeing
+from lexfed.run import checkpoint
+from lexfed.run.checkpoint import Checkpoint
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb, check, check_outgoing, decode, encode
 from tests.conftest import Lexfed, needs_data

@@ -15,22 +15,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed.audit import attributes
-from lexfed.audit.attributes import RIDGES, age_bands, auc_shares, features, figures, infer
+from lexfed.audit.attributes import inference as attributes
+from lexfed.audit.attributes.inference import RIDGES, age_bands, auc_shares, features, figures, infer
 from lexfed.audit.score import Cell
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.params import Params
+from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns
-from lexfed.errors import ConfigError, DataError
-from lexfed.methods.language import LanguageTask
-from lexfed.methods.training import Local, Train
+from lexfed.learning.language_task import LanguageTask
+from lexfed.learning.training import Local, Train
 from lexfed.metrics.leakage import auc
-from lexfed.models import language
-from lexfed.models.language import LanguageModelOptions
-from lexfed.params import Params
+from lexfed.models import language_model as language
+from lexfed.models.language_model import LanguageModelOptions
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy
 from lexfed.privacy.mechanism import deltas
-from lexfed.seeds import derive, root, torch_generator
-from lexfed.vocabulary import trained
+from lexfed.vocabulary import tokenizer as trained
 from lexfed.vocabulary.learned import TokenizerOptions, public_text, texts_of
 from lexfed.wire import Message
 from tests.conftest import needs_data

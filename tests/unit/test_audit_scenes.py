@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from lexfed import config as configuration
-from lexfed.assembly import assemble
-from lexfed.audit.attackers import PUBLIC_FILES, moved_outputs, moved_words, spectrum
-from lexfed.audit.front_ends import Encoder, WordTable
-from lexfed.audit.row_names import by_frequency, row_names
+from lexfed.audit.closed_form.attackers import PUBLIC_FILES, moved_outputs, moved_words, spectrum
+from lexfed.audit.closed_form.front_ends import Encoder, WordTable
+from lexfed.audit.closed_form.row_names import by_frequency, row_names
 from lexfed.audit.scene import act
 from lexfed.audit.score import membership
 from lexfed.audit.uploads import Upload
+from lexfed.core.seeds import derive, root, torch_generator
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import assemble
 from lexfed.metrics import leakage
 from lexfed.metrics.leakage import transformer_inputs
-from lexfed.models.transformer import resolve
-from lexfed.seeds import derive, root, torch_generator
-from lexfed.vocabulary.subword import load_tokenizer
+from lexfed.models.encoder import resolve
+from lexfed.vocabulary.pretrained import load_tokenizer
 from tests.conftest import ROOT, Lexfed
 from tests.unit.test_auditing import QUICK, audited, one, words
 
@@ -171,7 +171,7 @@ def test_a_thousandth_takes_ten_thousand_others() -> None:
 
 
 def test_words_front_end_reads_as_far_as_clients_do() -> None:
-    from lexfed.audit.attackers import Public
+    from lexfed.audit.closed_form.attackers import Public
 
     front = WordTable(Public(("good", "film", "!")), torch.eye(3), limit=3)
     assert front.ids("Good unknown film !") == [0, 1]

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
+from lexfed.core.params import Params, count
+from lexfed.core.seeds import root
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.model import Example, ModelOptions, by_length, collate, shuffled
-from lexfed.params import Params, count
-from lexfed.seeds import root
 
 TEXTS = [Example([3, 1, 4, 1, 5], 0), Example([2], 1), Example([6, 5, 3], 1)]
 POOLINGS = ["mean", "attention"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lexfed.errors import PrivacyError
+from lexfed.core.errors import PrivacyError
 from lexfed.privacy import calibration
 from lexfed.privacy.accounting import Gaussian, Ledger, Release, SampledGaussian, epsilon
 from lexfed.privacy.calibration import MOST_ROUNDS, noise_for, rounds_within

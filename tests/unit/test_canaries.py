@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from lexfed.audit.one_run import OneRun, audit, canary, score
+from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.federation import Federation, Requests, ServerState, plain
-from lexfed.methods.parts import loop
-from lexfed.optim import ServerOptimizer
+from lexfed.federation.sampling import Everyone
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.parts import loop
 from lexfed.privacy.accounting import epsilon
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy
-from lexfed.privacy.sampling import Everyone
-from lexfed.seeds import derive, numpy_generator, root
 from lexfed.wire import ClientId, Message, Verb, pack
 
 MODEL = {"w": torch.zeros(100, 200)}

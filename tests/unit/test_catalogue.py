@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from lexfed.core.errors import DataError
+from lexfed.core.seeds import root
 from lexfed.corpus.catalogue import CATALOGUE, HubSource, from_hub, load, where
 from lexfed.corpus.loading import Columns
 from lexfed.corpus.population import Data, build
-from lexfed.errors import DataError
-from lexfed.seeds import root
 from tests.conftest import Lexfed, needs_data
 
 # texts, classes, users, sources: as counted in the folder's files

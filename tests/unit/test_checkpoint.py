@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from lexfed import checkpoint
-from lexfed.checkpoint import Checkpoint
-from lexfed.errors import CheckpointError
+from lexfed.core.errors import CheckpointError
 from lexfed.federation import ServerState
 from lexfed.privacy.accounting import Gaussian, Release, SampledGaussian
+from lexfed.run import checkpoint
+from lexfed.run.checkpoint import Checkpoint
 
 STATE = ServerState(
     params={"a.weight": torch.rand(3, 2)},

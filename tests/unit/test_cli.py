@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lexfed.rundir import SUMMARY_KEYS
+from lexfed.run.rundir import SUMMARY_KEYS
 from lexfed.wire import decode
 from tests.conftest import ROOT, Lexfed, lexfed_process
 

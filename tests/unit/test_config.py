@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from lexfed.config import Config, load, parse, to_toml
-from lexfed.errors import ConfigError
+from lexfed.core.errors import ConfigError
+from lexfed.experiment.config import Config, load, parse, to_toml
 from tests.conftest import ROOT
 
 

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from lexfed.core.errors import DataError
+from lexfed.core.seeds import root
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns, check_labels, from_table
 from lexfed.corpus.population import Data, build, hold_out
-from lexfed.errors import DataError
-from lexfed.seeds import root
 from tests.conftest import corpus_of
 
 

@@ -12,33 +12,33 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed import config as configuration
-from lexfed.assembly import Assembly, assemble
 from lexfed.audit.transcript import transcript
-from lexfed.config import Config
+from lexfed.core.errors import ConfigError, PrivacyError
+from lexfed.core.params import Params
+from lexfed.core.seeds import derive, numpy_generator, root, torch_generator
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
-from lexfed.errors import ConfigError, PrivacyError
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.experiment.config import Config
 from lexfed.federation import ClientState, Method, ServerState, add_replies
-from lexfed.methods.defences import HELD, UNDEFENDED, UPLOADS, Defences, counted, held_back, layered, silence
-from lexfed.methods.evaluation import evaluate
+from lexfed.federation.sampling import Everyone
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.defences import HELD, UNDEFENDED, UPLOADS, Defences, counted, held_back, layered, silence
+from lexfed.learning.evaluation import evaluate
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import KEY, WordTable, table_for
+from lexfed.learning.training import Task, Train
 from lexfed.methods.fedevocab import FedeVocab, fedevocab
-from lexfed.methods.parts import Parts
-from lexfed.methods.private_table import KEY, WordTable, table_for
-from lexfed.methods.training import Task, Train
 from lexfed.metrics.leakage import Leak, ranking, score_words, span
 from lexfed.models.bilstm import FIRST_LAYER, INPUTS, TABLE, BiLSTMClassifier
 from lexfed.models.model import Example, ModelOptions, collate, dropout
-from lexfed.optim import ServerOptimizer
-from lexfed.params import Params
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
-from lexfed.privacy.sampling import Everyone
-from lexfed.rundir import RunDir
+from lexfed.run.rundir import RunDir
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.seeds import derive, numpy_generator, root, torch_generator
 from lexfed.vocabulary.reading import SharedReader
 from lexfed.vocabulary.rotation import RotatedTable, aligned, rotated, rotation
 from lexfed.vocabulary.vectors import PublicTable

@@ -9,8 +9,8 @@ import pytest
 import scipy.stats
 import torch
 
+from lexfed.core.errors import DataError
 from lexfed.corpus import wordsim
-from lexfed.errors import DataError
 from lexfed.metrics import embeddings
 from lexfed.metrics.embeddings import analogies, nearest, neighbours, overlap, similarity
 from lexfed.vocabulary.export import keyed_vectors

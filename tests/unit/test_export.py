@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lexfed.errors import DataError
+from lexfed.core.errors import DataError
 from lexfed.vocabulary import vectors as public
 from lexfed.vocabulary.export import keyed_vectors, read_tables, write_projector, write_tables, write_word2vec
 from lexfed.vocabulary.word import Vocabulary

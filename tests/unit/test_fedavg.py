@@ -7,22 +7,22 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lexfed.assembly import Assembly
-from lexfed.config import Config
+from lexfed.core.seeds import root
+from lexfed.experiment.assembly import Assembly
+from lexfed.experiment.config import Config
 from lexfed.federation import Method, ServerState
+from lexfed.federation.sampling import Everyone
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.parts import Parts
+from lexfed.learning.training import Task, Train
 from lexfed.methods.centralised import Centralised, centralised
 from lexfed.methods.fedavg import fedavg
 from lexfed.methods.local_only import LocalOnly, local_only
-from lexfed.methods.parts import Parts
-from lexfed.methods.training import Task, Train
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.model import ModelOptions
-from lexfed.optim import ServerOptimizer
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.privacy.sampling import Everyone
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.seeds import root
 from lexfed.vocabulary.reading import SharedReader
 from lexfed.vocabulary.word import WordTokenizer, count_words, most_frequent
 from tests.conftest import hand_made

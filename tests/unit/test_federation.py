@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lexfed.core.seeds import root
 from lexfed.federation import Federation, Requests, Rounds, ServerState, Steps, once, plain
-from lexfed.optim import ServerOptimizer
+from lexfed.federation.sampling import Everyone, FixedSize, Poisson, Sampler
+from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.privacy.sampling import Everyone, FixedSize, Poisson, Sampler
-from lexfed.seeds import root
 from lexfed.wire import ClientId, Message, Verb
 
 

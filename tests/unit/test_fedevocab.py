@@ -9,25 +9,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lexfed.assembly import Assembly
-from lexfed.config import Config
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, root, torch_generator
+from lexfed.experiment.assembly import Assembly
+from lexfed.experiment.config import Config
 from lexfed.federation import ClientState, Method, ServerState
+from lexfed.federation.sampling import Everyone
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.parts import Parts
+from lexfed.learning.training import Local, Task, Train, train
 from lexfed.methods.fedavg import FineTune, fedavg, fedavg_finetune
 from lexfed.methods.fedevocab import FedeVocab, fedevocab
 from lexfed.methods.fedprox import FedProx, fedprox
 from lexfed.methods.fedrecon import PRIVATE_ROWS, FedRecon, Parted, fedrecon
 from lexfed.methods.lg_fedavg import LGFedAvg, lg_fedavg
-from lexfed.methods.parts import Parts
-from lexfed.methods.training import Local, Task, Train, train
 from lexfed.models.bilstm import PROJECTION, TABLE, BiLSTMClassifier
 from lexfed.models.model import Example, ModelOptions, collate
-from lexfed.optim import ServerOptimizer
-from lexfed.params import Params
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.privacy.sampling import Everyone
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.seeds import Seed, root, torch_generator
 from lexfed.vocabulary.reading import SharedReader, initial_rows
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.word import WordTokenizer, of_list, words
@@ -104,7 +104,7 @@ def test_a_round_equals_plain_torch(vocabulary: str, tmp_path: Path) -> None:
 
 
 def fedevocab_start(vocabulary: str) -> "callable":  # type: ignore[valid-type]
-    from lexfed.methods.private_table import table_for
+    from lexfed.learning.private_table import table_for
 
     table = table_for(parts(), vocabulary, (), 1, 1000)
     return lambda k: table.start(PEOPLE.client(k))

@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lexfed.errors import BudgetSpent, ConfigError
+from lexfed.core.errors import BudgetSpent, ConfigError
+from lexfed.core.params import Params
+from lexfed.core.seeds import derive, root
 from lexfed.federation import Federation, Requests, Rounds, ServerState, plain
-from lexfed.methods.parts import loop
-from lexfed.optim import ServerOptimizer
-from lexfed.params import Params
+from lexfed.federation.sampling import Everyone, Poisson
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.parts import loop
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Asked
 from lexfed.privacy.promise import build
-from lexfed.privacy.sampling import Everyone, Poisson
-from lexfed.seeds import derive, root
 from lexfed.wire import ClientId, Message, Verb, below, pack
 
 MODEL = {"w": torch.zeros(200, 100), "b": torch.zeros(100)}  # 20,100 numbers

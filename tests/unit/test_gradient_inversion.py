@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import BertConfig
 
-from lexfed.audit.gradient_inversion import (
+from lexfed.audit.inversion.dlg import (
     ENOUGH,
     Inversion,
     Threat,
@@ -27,14 +27,14 @@ from lexfed.audit.gradient_inversion import (
     sentences,
     threat_of,
 )
-from lexfed.audit.inversion_study import target_of
-from lexfed.audit.lstm_gradient import lstm_gradients
-from lexfed.errors import ConfigError, DataError
+from lexfed.audit.inversion.inversion_study import target_of
+from lexfed.audit.inversion.lstm_gradient import lstm_gradients
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.params import Params
+from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
+from lexfed.models.encoder import from_config
 from lexfed.models.model import EMBEDDING, Batch, Classifier, Example, ModelOptions, collate
-from lexfed.models.transformer import from_config
-from lexfed.params import Params
-from lexfed.seeds import derive, root, torch_generator
 from lexfed.vocabulary.vectors import load as load_vectors
 from lexfed.vocabulary.word import UNKNOWN
 from tests.conftest import needs_data

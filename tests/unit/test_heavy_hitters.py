@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from lexfed.core.errors import ConfigError, DataError, WireError
+from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.corpus.catalogue import load
-from lexfed.errors import ConfigError, DataError, WireError
-from lexfed.seeds import derive, numpy_generator, root
-from lexfed.vocabulary.heavy_hitters import (
+from lexfed.vocabulary.sketch import (
     NO_WORD,
     Reports,
     Sketch,

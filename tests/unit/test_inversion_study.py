@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lexfed.audit.gradient_inversion import Inversion
 from lexfed.audit.guesses import texts
-from lexfed.audit.inversion_study import (
+from lexfed.audit.inversion.dlg import Inversion
+from lexfed.audit.inversion.inversion_study import (
     Row,
     Target,
     cases,
@@ -17,12 +17,12 @@ from lexfed.audit.inversion_study import (
     searches,
     target_of,
 )
+from lexfed.core.errors import DataError
+from lexfed.core.seeds import root
 from lexfed.corpus.catalogue import load
-from lexfed.errors import DataError
 from lexfed.methods.fedrecon import is_private_token
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.model import Example, ModelOptions
-from lexfed.seeds import root
 from lexfed.vocabulary.vectors import load as load_vectors
 from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer, words
 from tests.conftest import needs_data

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params, count
+from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
-from lexfed.errors import ConfigError
-from lexfed.models.language import (
+from lexfed.models.language_model import (
     BIAS,
     EMBEDDING,
     OUTPUT,
@@ -30,8 +32,6 @@ from lexfed.models.language import (
     score,
     windows,
 )
-from lexfed.params import Params, count
-from lexfed.seeds import derive, root, torch_generator
 from lexfed.vocabulary.word import words
 
 PAD, BOS, EOS = 0, 1, 2

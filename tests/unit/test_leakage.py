@@ -17,9 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import BertConfig
 
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.params import Params, Rows
+from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.corpus.catalogue import load
-from lexfed.errors import ConfigError, DataError
-from lexfed.methods.training import Local, Task, Train, train
+from lexfed.learning.training import Local, Task, Train, train
 from lexfed.metrics.leakage import (
     Leak,
     auc,
@@ -39,10 +41,8 @@ from lexfed.metrics.leakage import (
     wilson,
 )
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
+from lexfed.models.encoder import EncoderClassifier, from_config
 from lexfed.models.model import Classifier, Example, ModelOptions, collate
-from lexfed.models.transformer import EncoderClassifier, from_config
-from lexfed.params import Params, Rows
-from lexfed.seeds import Seed, derive, root, torch_generator
 from lexfed.vocabulary.reading import SharedReader
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors

@@ -15,18 +15,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed import agreeing
-from lexfed.config import parse
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params, Rows
+from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.population import Client, Data, Population, build
-from lexfed.errors import ConfigError
+from lexfed.experiment.config import parse
 from lexfed.federation import Ask, ClientState, Federation, Requests, Rounds, ServerState, Total, plain, robust
-from lexfed.optim import ServerOptimizer
-from lexfed.params import Params, Rows
+from lexfed.federation.robust import Malice, median, norm_bound, trimmed_mean
+from lexfed.federation.sampling import Everyone
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.layers.malice import corrupted, invented, malicious
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.privacy.robust import Malice, median, norm_bound, trimmed_mean
-from lexfed.privacy.sampling import Everyone
-from lexfed.runtime.malice import corrupted, invented, malicious
-from lexfed.seeds import derive, root, torch_generator
+from lexfed.run import agreement_alone as agreeing
 from lexfed.vocabulary.word import words
 from lexfed.wire import ClientId, Message, Verb, pack, read, unpack
 from tests.conftest import Lexfed, hand_made

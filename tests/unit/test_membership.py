@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexfed.audit.membership import (
+from lexfed.audit.membership.lira import (
     MANY,
     Membership,
     confidence,
@@ -22,10 +22,10 @@ from lexfed.audit.membership import (
     losses,
     report,
 )
-from lexfed.audit.shadows import Study
-from lexfed.errors import DataError, PrivacyError
+from lexfed.audit.membership.shadows import Study
+from lexfed.core.errors import DataError, PrivacyError
+from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.metrics.leakage import auc, tpr_at
-from lexfed.seeds import Seed, derive, root, torch_generator
 
 
 def normal(seed: Seed, *shape: int) -> Tensor:

@@ -19,11 +19,11 @@ from lexfed.audit.one_run import (
     right_guesses,
     score,
 )
-from lexfed.errors import PrivacyError
-from lexfed.params import Params
+from lexfed.core.errors import PrivacyError
+from lexfed.core.params import Params
+from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.privacy.accounting import Gaussian, Release, epsilon, gaussian_noise
 from lexfed.privacy.noise import gaussian
-from lexfed.seeds import derive, numpy_generator, root
 
 DELTA = 1e-6
 LIKE = {"w": torch.empty(190, 100), "b": torch.empty(1000)}  # 20,000 numbers

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lexfed import checkpoint
-from lexfed.optim import ServerOptimizer, Slots, released
-from lexfed.params import Params
+from lexfed.core.params import Params
+from lexfed.federation.server_optimizer import ServerOptimizer, Slots, released
+from lexfed.run import checkpoint
 from lexfed.wire import read
 from tests.conftest import ROOT, Lexfed
 

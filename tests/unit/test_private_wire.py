@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexfed import config as configuration
-from lexfed.assembly import Assembly, assemble
 from lexfed.audit.transcript import Recorded, transcript
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.word import words
 from lexfed.wire import encode

@@ -34,7 +34,7 @@ def test_the_arrays_are_those_that_were_sent(tiny: Path, lexfed: Lexfed, tmp_pat
     down = next(m.message for m in messages if m.direction == "down")
     ups = [m.message for m in messages if m.direction == "up"]
     weight = sum(m.arrays["weight"] for m in ups)
-    from lexfed import checkpoint
+    from lexfed.run import checkpoint
 
     final = checkpoint.load(tmp_path / "a/checkpoint").state.params
     for name, value in final.items():

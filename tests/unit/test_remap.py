@@ -11,11 +11,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
+from lexfed.core.seeds import root, torch_generator
 from lexfed.corpus.catalogue import load as load_corpus
-from lexfed.optim import ServerOptimizer
-from lexfed.seeds import root, torch_generator
+from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.vocabulary.remap import pieces, remap_params, remap_slots, remapped, unigram_bias
-from lexfed.vocabulary.trained import Kind, TrainedTokenizer, load, train, train_on_counts, words
+from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer, load, train, train_on_counts, words
 
 KINDS: tuple[Kind, ...] = ("bpe", "word", "wordpiece", "unigram")
 

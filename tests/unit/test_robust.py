@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed.config import parse
-from lexfed.errors import ConfigError
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params, Rows
+from lexfed.core.seeds import root, torch_generator
+from lexfed.experiment.config import parse
 from lexfed.federation import Ask, Requests, Sum, Total, plain, robust
-from lexfed.params import Params, Rows
+from lexfed.federation.robust import Aggregation, Rule, median, norm_bound, rule_of, trimmed_mean
 from lexfed.privacy.mechanism import Asked, NoPrivacy
-from lexfed.privacy.robust import Aggregation, Rule, median, norm_bound, rule_of, trimmed_mean
-from lexfed.seeds import root, torch_generator
 from lexfed.wire import ClientId, Message, Verb, pack, size, under
 
 SHAPES = {"table": (7, 3), "bias": ()}

@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from lexfed.seeds import root
+from lexfed.core.seeds import root
 from lexfed.vocabulary import scan
 from lexfed.vocabulary.scan import count, weigh
 from lexfed.vocabulary.word import words

@@ -1,6 +1,6 @@
 import torch
 
-from lexfed.seeds import derive, numpy_generator, root, secret_normal, torch_generator
+from lexfed.core.seeds import derive, numpy_generator, root, secret_normal, torch_generator
 
 
 def test_paths_do_not_run_together() -> None:

@@ -14,32 +14,32 @@ import numpy as np
 import pytest
 import torch
 
-from lexfed import config as configuration
-from lexfed.assembly import assemble
 from lexfed.audit.transcript import transcript
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import ALL_SHARED, Params
+from lexfed.core.seeds import Seed, numpy_generator, root, torch_generator
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.population import Client, Population
 from lexfed.corpus.text import Corpus
-from lexfed.errors import ConfigError
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import assemble
 from lexfed.federation import ClientState, Method
-from lexfed.methods.defences import HELD, UNDEFENDED, UPLOADS, Defences
+from lexfed.federation.sampling import Everyone
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.layers.self_audit import OFF, Attack, SelfAudit, audited, excess, noised, row_reading, span_reading
+from lexfed.learning.defences import HELD, UNDEFENDED, UPLOADS, Defences
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import table_for
+from lexfed.learning.training import Task, Train, Trained, nothing_private, trainer
 from lexfed.methods.fedavg import fedavg
 from lexfed.methods.fedevocab import FedeVocab, fedevocab
-from lexfed.methods.parts import Parts
-from lexfed.methods.private_table import table_for
-from lexfed.methods.self_audit import OFF, Attack, SelfAudit, audited, excess, noised, row_reading, span_reading
-from lexfed.methods.training import Task, Train, Trained, nothing_private, trainer
 from lexfed.metrics.leakage import ranking, score_words, span
 from lexfed.models.bilstm import INPUTS, TABLE, BiLSTMClassifier
 from lexfed.models.model import ModelOptions
-from lexfed.optim import ServerOptimizer
-from lexfed.params import ALL_SHARED, Params
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
-from lexfed.privacy.sampling import Everyone
-from lexfed.rundir import RunDir
+from lexfed.run.rundir import RunDir
 from lexfed.runtime.store import Store
-from lexfed.seeds import Seed, numpy_generator, root, torch_generator
 from lexfed.vocabulary.reading import SharedReader, initial_rows
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from lexfed.assembly import assemble
-from lexfed.audit.membership import dp_limit, loss_threshold, losses
-from lexfed.audit.released import limit, studied
-from lexfed.audit.shadows import SCORES, Study, joined
-from lexfed.config import Config, load
-from lexfed.errors import ConfigError
+from lexfed.audit.membership.lira import dp_limit, loss_threshold, losses
+from lexfed.audit.membership.released import limit, studied
+from lexfed.audit.membership.shadows import SCORES, Study, joined
+from lexfed.core.errors import ConfigError
+from lexfed.core.seeds import root
+from lexfed.experiment.assembly import assemble
+from lexfed.experiment.config import Config, load
 from lexfed.federation import Federation, Requests, Sum
-from lexfed.seeds import root
 from lexfed.wire import ClientId, Message, Verb
 from tests.conftest import Lexfed
 

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.methods.skipgram_training import Corner, Pairs, draw_batch, gather, gradient, local_pass
-from lexfed.methods.word2vec_options import Word2Vec
+from lexfed.core.params import Rows, Update
+from lexfed.core.seeds import root
 from lexfed.models import skipgram
 from lexfed.models.skipgram import INPUT, OUTPUT, Text, unigrams
-from lexfed.params import Rows, Update
-from lexfed.seeds import root
+from lexfed.word2vec.options import Word2Vec
+from lexfed.word2vec.passes import Corner, Pairs, draw_batch, gather, gradient, local_pass
 
 V, D = 60, 9
 RNG = np.random.default_rng(0)

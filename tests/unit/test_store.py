@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lexfed.errors import CheckpointError
+from lexfed.core.errors import CheckpointError
 from lexfed.federation import ClientState
 from lexfed.runtime.store import Store
 

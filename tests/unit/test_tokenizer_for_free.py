@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from lexfed import config
-from lexfed.assembly import Assembly, assemble
-from lexfed.checkpoint import load
+from lexfed.core.seeds import root
 from lexfed.corpus.catalogue import load as load_corpus
+from lexfed.experiment import config
+from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import Federation, Requests, ServerState
-from lexfed.methods.language import LanguageTask
+from lexfed.learning.language_task import LanguageTask
 from lexfed.methods.tokenizer_for_free import TokenizerForFree, switched
-from lexfed.models import language
-from lexfed.models.language import TOKEN_ROWS, score
-from lexfed.rundir import SUMMARY_KEYS
+from lexfed.models import language_model as language
+from lexfed.models.language_model import TOKEN_ROWS, score
+from lexfed.run.checkpoint import load
+from lexfed.run.rundir import SUMMARY_KEYS
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.seeds import root
 from lexfed.vocabulary import learned, remap
 from lexfed.vocabulary.learned import TokenizerOptions
 from lexfed.wire import ClientId, Message, Verb
@@ -204,7 +204,7 @@ def fitted() -> tuple[LanguageTask, ServerState, list[list[str]]]:
 
 
 def language_local() -> Any:
-    from lexfed.methods.training import Local
+    from lexfed.learning.training import Local
 
     return Local(1e-2, epochs=2)
 

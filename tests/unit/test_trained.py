@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from lexfed.core.errors import ConfigError, DataError
 from lexfed.corpus.catalogue import load as load_corpus
-from lexfed.errors import ConfigError, DataError
-from lexfed.vocabulary.trained import LEAST, SPECIAL, Kind, TrainedTokenizer, load, train, train_on_counts, words
+from lexfed.vocabulary.tokenizer import LEAST, SPECIAL, Kind, TrainedTokenizer, load, train, train_on_counts, words
 
 KINDS: tuple[Kind, ...] = ("bpe", "word", "wordpiece", "unigram")
 ROOT = Path(__file__).parents[2]

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig
 
+from lexfed.core.params import count
+from lexfed.core.seeds import root
 from lexfed.methods.fedrecon import PRIVATE_ROWS, Parted, is_private_token
+from lexfed.models.encoder import EncoderClassifier, from_config, load_encoder, resolve
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Example, collate
-from lexfed.models.transformer import EncoderClassifier, from_config, load_encoder, resolve
-from lexfed.params import count
-from lexfed.seeds import root
-from lexfed.vocabulary.subword import load_tokenizer
+from lexfed.vocabulary.pretrained import load_tokenizer
 from tests.conftest import Lexfed
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.special
 
+from lexfed.core.errors import ConfigError, DataError, PrivacyError
+from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.corpus.catalogue import load
-from lexfed.errors import ConfigError, DataError, PrivacyError
-from lexfed.seeds import derive, numpy_generator, root
 from lexfed.vocabulary.trie import END, Parameters, discover, grow, parameters, vote
 from lexfed.vocabulary.word import count_words, most_frequent, words
 

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lexfed import config as configuration
-from lexfed.assembly import assemble
+from lexfed.audit.attributes.users import BIAS, WHOLE, classes_of
 from lexfed.audit.scene import listened
 from lexfed.audit.transcript import Recorded
-from lexfed.audit.users import BIAS, WHOLE, classes_of
+from lexfed.core.seeds import root
 from lexfed.corpus.population import Population
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import assemble
 from lexfed.federation import ServerState
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.seeds import root
 from tests.conftest import Lexfed
 
 USERS, GENDERS = 120, ("reddish", "bluish")  # no word of any text

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexfed.errors import DataError
+from lexfed.core.errors import DataError
 from lexfed.vocabulary.reading import PrivateReader
 from lexfed.vocabulary.vectors import PublicTable, from_keyed_vectors, load
 from tests.conftest import corpus_of, needs_data

@@ -2,8 +2,8 @@ import pytest
 import safetensors.torch
 import torch
 
-from lexfed.errors import PrivacyError, WireError
-from lexfed.params import ALL_SHARED, ParameterSplit
+from lexfed.core.errors import PrivacyError, WireError
+from lexfed.core.params import ALL_SHARED, ParameterSplit
 from lexfed.wire import VERBS, Message, check, check_outgoing, decode, encode
 
 EMBEDDING_STAYS = ParameterSplit(lambda name: name.startswith("embedding."))

@@ -11,23 +11,24 @@ import torch
 from gensim.models import KeyedVectors
 from torch import Tensor
 
-from lexfed import config, session
-from lexfed.assembly import Assembly, assemble
-from lexfed.checkpoint import load as load_checkpoint
-from lexfed.errors import DivergedError
+from lexfed.core.errors import DivergedError
+from lexfed.core.params import Rows, Update
+from lexfed.core.seeds import derive, root
+from lexfed.experiment import config
+from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import ServerState, plain
-from lexfed.methods.replica import first_tables
-from lexfed.methods.row_rules import VERSION, RowRule, RowStep, changed_since, start
-from lexfed.methods.skipgram_training import draw_batch
 from lexfed.models.skipgram import INPUT, OUTPUT, unigrams
-from lexfed.params import Rows, Update
 from lexfed.privacy.mechanism import Asked
+from lexfed.run import session
+from lexfed.run.checkpoint import load as load_checkpoint
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
-from lexfed.seeds import derive, root
 from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, decode, encode
+from lexfed.word2vec.passes import draw_batch
+from lexfed.word2vec.replica import first_tables
+from lexfed.word2vec.row_rules import VERSION, RowRule, RowStep, changed_since, start
 from tests.conftest import Lexfed
 from tests.unit.test_skipgram import dense_loss
 

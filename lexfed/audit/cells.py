@@ -1,0 +1,165 @@
+"""An audit: every cell of the `[audit]` table acted out or read from a wire, attacked, and written down."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+from lexfed.audit import word_lists as agreement
+from lexfed.audit.attributes import users
+from lexfed.audit.closed_form import attacks as closed_form
+from lexfed.audit.closed_form import exposure
+from lexfed.audit.inversion import on_uploads as inversion
+from lexfed.audit.membership import released, shadows
+from lexfed.audit.scene import Attack, Findings, Scene, act, seen
+from lexfed.audit.score import Cell
+from lexfed.audit.transcript import transcript
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.files import write_atomically
+from lexfed.experiment import audit_options
+from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import assemble
+from lexfed.experiment.config import Config
+
+Rows = list[dict[str, Any]]
+
+ATTACKS: Mapping[str, Attack] = {
+    "rows": closed_form.rows,
+    "span": closed_form.span,
+    "norms": closed_form.norms,
+    "sentences": closed_form.sentences,
+    "labels": closed_form.labels,
+    "inversion": inversion.inversion,
+    "agreement": agreement.agreement,
+    "canaries": exposure.exposed,
+    users.ATTACK: users.attributes,
+}
+MODEL = "membership"  # not of uploads: it asks what training ends with
+
+
+def run(
+    target: Path, settings: Sequence[str], attacks: Sequence[str], truth: Path | None, tell: Callable[[str], None]
+) -> tuple[Rows, str]:
+    """The rows of a configuration, a run or a recorded wire, and its name."""
+    if target.is_dir() and not (target / "config.toml").is_file():
+        if truth is None:
+            raise ConfigError(
+                f"{target} is a recorded wire: to score guesses, say what it was recorded with: --truth CONFIG"
+            )
+        config = only(configuration.load(_config_file(truth), settings), attacks)
+        return of_wire(target, config), config.name
+    config = only(configuration.load(_config_file(target), settings), attacks)
+    return of_config(config, tell), config.name
+
+
+def _config_file(path: Path) -> Path:
+    return path / "config.toml" if path.is_dir() else path
+
+
+def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -> Rows:
+    """Every cell of the `[audit]` table; rows of one kind over all seeds together."""
+    found: dict[tuple[Any, ...], Cell] = {}
+    refused: ConfigError | DataError | None = None
+    for about, cell in cells(config):
+        name = ", ".join(f"{key} {value}" for key, value in about.items() if value is not None) + f", seed {cell.seed}"
+        try:
+            attacked = _prepared(about, cell)
+        except ConfigError as error:  # a defence that this method can't have
+            tell(f"left out: {name}: {error}")
+            refused = error
+            continue
+        tell(name)
+        try:
+            cells_of_it = attacked()
+        except DataError as error:  # what other cells found is not lost
+            tell(f"nothing of: {name}: {error}")
+            refused = error
+            continue
+        for key, one in cells_of_it.items():
+            found.setdefault(key, Cell(one.about)).merge(one)
+    if not found:
+        raise refused or DataError("there is nothing for these attacks to read: see audit.attacks, vocabulary.vectors")
+    return [cell.row() for cell in found.values()]
+
+
+def _prepared(about: Mapping[str, Any], cell: Config) -> Callable[[], Mapping[tuple[Any, ...], Cell]]:
+    """What is to be done for a cell; what can't be meant is refused here, before anything is trained."""
+    assembly = assemble(cell)
+    users.check(assembly)
+    if MODEL not in cell.audit.attacks:
+        return lambda: attack(act(about, assembly))
+    shadows.check(cell)
+    return lambda: released.membership(about, assembly)
+
+
+def of_wire(wire: Path, truth: Config) -> Rows:
+    """A recorded wire; the configuration it was made with says what is true."""
+    if MODEL in truth.audit.attacks:
+        raise ConfigError(f"{MODEL} is not read from a wire: models are trained for it; audit the configuration instead")
+    assembly = assemble(truth)
+    scene = seen(_about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client)))
+    if not scene.uploads:
+        raise DataError(f"{wire} holds no upload that moves a parameter: there is nothing to read")
+    if max(upload.client for upload in scene.uploads) >= len(assembly.population):
+        raise DataError(f"{wire} was not recorded with this configuration: it has {len(assembly.population)} clients")
+    return [cell.row() for cell in attack(scene).values()]
+
+
+def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
+    """Uploads are attacked in their first rounds; released models after all rounds, with all that clients have."""
+    options = config.audit
+    on_uploads = [name for name in options.attacks if name != MODEL]
+    if on_uploads:
+        first = [f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
+        # rounds stay what they are: noise is made for all of them. But word vectors share one pass out among their rounds
+        if config.entry.has("rows") or config.rounds < options.rounds:
+            first.append(f"rounds={options.rounds}")
+        yield from _cells(config, options.sentences or (None,), first)
+    if MODEL in options.attacks:
+        yield from _cells(config, (None,), [f"audit.attacks={[MODEL]}"])
+
+
+def _cells(config: Config, texts: Sequence[int | None], settings: Sequence[str]) -> Iterator[tuple[dict[str, Any], Config]]:
+    options = config.audit
+    for method, defence, sentences, optimizer, batch, seed in product(
+        options.methods or (config.method,),
+        options.defences,
+        texts,
+        options.optimizers or (config.train.optimizer,),
+        options.batches or (config.train.batch,),
+        options.seeds or (config.seed,),
+    ):
+        wanted = [f"method={method}", f"train.optimizer={optimizer}", f"train.batch={batch}", f"seed={seed}"]
+        wanted += settings
+        wanted += [] if defence == "none" else [setting.strip() for setting in defence.split(";")]
+        cell = configuration.changed(config, wanted)
+        yield _about(cell, defence, sentences), cell
+
+
+def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any]:
+    train = config.train
+    about = {"method": config.method, "defence": defence, "batch": train.batch, "sentences": sentences}
+    return {**about, "optimizer": train.optimizer}
+
+
+def attack(scene: Scene) -> Mapping[tuple[Any, ...], Cell]:
+    """Every attack that the configuration names, on every upload."""
+    findings = Findings(scene.about, scene.assembly.config.seed)
+    for name in scene.assembly.config.audit.attacks:
+        ATTACKS[name](scene, findings)
+    return findings.cells
+
+
+def write(out: Path, rows: Rows) -> Path:
+    path = out / "audit.json"
+    write_atomically(path, (json.dumps(rows, indent=1) + "\n").encode())
+    return path
+
+
+def only(config: Config, names: Sequence[str]) -> Config:
+    """The configuration with these attacks alone."""
+    for name in names:
+        if name not in get_args(audit_options.Attack):
+            raise ConfigError(f"there is no attack '{name}'; known: {', '.join(get_args(audit_options.Attack))}")
+    return configuration.changed(config, [f"audit.attacks={list(names)}"]) if names else config

@@ -1,0 +1,144 @@
+"""The attacks in closed form on every upload of a scene, each guess beside the truth."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lexfed.audit import score
+from lexfed.audit.closed_form import attackers
+from lexfed.audit.closed_form.attackers import EVERY_ROUND, PUBLIC_FILES, Attacker, Public
+from lexfed.audit.closed_form.front_ends import FrontEnd
+from lexfed.audit.closed_form.row_names import row_names, without
+from lexfed.audit.scene import Figures, Findings, Scene, timed
+from lexfed.audit.uploads import Upload
+from lexfed.core.seeds import derive, numpy_generator, root, torch_generator
+from lexfed.corpus.population import Client
+from lexfed.experiment.config import Config
+from lexfed.learning.defences import Defences
+from lexfed.metrics import leakage
+from lexfed.vocabulary.rotation import rotation
+from lexfed.vocabulary.word import words
+
+
+def rows(scene: Scene, findings: Findings) -> None:
+    for upload in scene.uploads:
+        timed(findings.cell("rows", PUBLIC_FILES.name), partial(_rows, attackers.moved_words, upload, scene))
+        if attackers.moved_outputs(upload) is not None:
+            timed(findings.cell("output rows", PUBLIC_FILES.name), partial(_rows, attackers.moved_outputs, upload, scene))
+
+
+def span(scene: Scene, findings: Findings) -> None:
+    if scene.front_end is None:
+        return
+    for upload in scene.uploads:
+        for attacker in (PUBLIC_FILES, *adaptive(scene.assembly.config, scene.client(upload), scene.public)):
+            timed(findings.cell("span", attacker.name), partial(_span, [upload], scene, scene.front_end, attacker))
+    for several in scene.repeated:
+        timed(findings.cell("span", EVERY_ROUND.name), partial(_span, several, scene, scene.front_end, EVERY_ROUND))
+
+
+def norms(scene: Scene, findings: Findings) -> None:
+    """Only a rotation leaves it something to do: without one, the vectors themselves are public."""
+    defences = scene.assembly.config.defences
+    if scene.public.vectors is None or defences.rotation == "none":
+        return
+    for upload in scene.uploads:
+        timed(findings.cell("norms", "isolated vectors"), partial(_norms, scene.client(upload), defences, scene.public))
+
+
+def sentences(scene: Scene, findings: Findings) -> None:
+    if scene.front_end is None:
+        return
+    for upload in scene.uploads:
+        timed(findings.cell("sentences", PUBLIC_FILES.name), partial(_sentences, [upload], scene, scene.front_end))
+    for several in scene.repeated:
+        timed(findings.cell("sentences", EVERY_ROUND.name), partial(_sentences, several, scene, scene.front_end))
+
+
+def labels(scene: Scene, findings: Findings) -> None:
+    cell = findings.cell("labels", PUBLIC_FILES.name)
+    for upload in scene.uploads:
+        scores = attackers.label_scores(upload)
+        if scores is None or len(scores) != scene.everyone.classes:  # a language model's are of tokens
+            cell.nothing += 1
+            continue
+        own = scene.client(upload).train
+        truth = np.bincount(own.labels, minlength=scene.everyone.classes) / len(own)
+        length = float(scores.sub(scores.mean()).abs().max()) or 1.0  # uploads differ in length, labels do not
+        cell.pairs += list(zip(((scores - scores.mean()) / length).tolist(), truth.tolist(), strict=True))
+        cell.figures.append({})
+
+
+def _rows(read: Callable[[Upload], Tensor | None], upload: Upload, scene: Scene) -> Figures | None:
+    ranking = read(upload)
+    if ranking is None:
+        return None
+    names = row_names(scene.assembly, upload)
+    truth = names.read(scene.client(upload).train)
+    return score.words(without(ranking, names.always), truth, names.prior, names.tokens) if truth else None
+
+
+def _span(seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker) -> Figures | None:
+    found, truth = attackers.spectrum(seen, front.is_first), true_words(scene.client(seen[0]), front)
+    if found is None or not truth:
+        return None
+    return score.words(front.ranking(found, attacker), truth, torch.arange(len(front.words)), front.words)
+
+
+def _norms(client: Client, defences: Defences, public: Public) -> Figures | None:
+    truth = sorted({public.places[word] for text in client.train for word in words(text) if word in public.places})
+    if not truth or public.vectors is None:
+        return None
+    own = public.vectors[truth]
+    turned = torch.nn.functional.normalize(own) if defences.normalise else own  # a rotation leaves lengths as they are
+    theirs = torch.nn.functional.normalize(public.vectors) if defences.normalise else public.vectors
+    guess = attackers.matched_by_norm(turned, theirs)
+    right = float((guess == torch.tensor(truth)).float().mean())
+    return {"precision": right, "recall": right, "f1": right, "recall_at_n": right}
+
+
+def _sentences(seen: Sequence[Upload], scene: Scene, front: FrontEnd) -> Figures | None:
+    found, client = attackers.spectrum(seen, front.is_first), scene.client(seen[0])
+    if found is None:
+        return None
+    own, others = ([front.inputs(text, PUBLIC_FILES) for text in texts] for texts in (client.train, _others(client, scene)))
+    own, others = ([x for x in side if len(x)] for side in (own, others))
+    if not own or not others:
+        return None
+    scores = leakage.sentence_scores(found, [*own, *others])
+    return score.membership(scores[: len(own)], scores[len(own) :])
+
+
+def _others(client: Client, scene: Scene) -> Iterator[str]:
+    """Sentences of other clients, of each class as large a share as among the client's own."""
+    people, wanted = scene.everyone, scene.assembly.config.audit.others
+    start, end = people.starts[client.id], people.starts[client.id + 1]
+    outside = np.concatenate([np.arange(start), np.arange(end, people.starts[-1])])
+    pool, rng = people.train.take(outside), numpy_generator(derive(root(scene.assembly.config.seed), "others", client.id))
+    labels, own = pool.labels, client.train.labels
+    chosen = [
+        rng.permutation(np.flatnonzero(labels == label))[: round(wanted * float((own == label).mean()))]
+        for label in np.unique(own)
+    ]
+    known = set(client.train)
+    return (text for text in pool.take(np.concatenate(chosen)) if text not in known)
+
+
+def adaptive(config: Config, client: Client, public: Public) -> Iterator[Attacker]:
+    """Attackers who know that vectors are turned, and have something to undo it with."""
+    key = config.defences.key(client)
+    if key is None or public.vectors is None:
+        return
+    turn: Tensor = rotation(key, public.vectors.shape[1])
+    generator = torch_generator(derive(root(config.seed), "known words", client.id))
+    for share in (0.5, 1.0):
+        yield attackers.knows_words(share, public.vectors, turn, generator)
+    if config.defences.rotation == "shared":  # where each has its own, a client that talks gives away its own alone
+        yield attackers.colluder(turn)
+
+
+def true_words(client: Client, front: FrontEnd) -> set[int]:
+    return {token for text in client.train for token in front.ids(text)}

@@ -1,0 +1,143 @@
+"""One table of figures: what summary.json holds, what people call it, how it is written, and where it is shown.
+
+A method of one's own may bring figures that are not here: they are shown under their own names.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def three(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+
+
+def _one(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _tiny(value: float) -> str:
+    return f"{value:g}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _held(value: Mapping[str, Any]) -> str:
+    return f"{value['held']} of {value['uploads']}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    key: str
+    label: str = ""  # none: it is for programs
+    write: Callable[[Any], str] = number
+    # r: what a run prints; s: `compare` on a terminal; c: the page of `compare`; k: a card of the report
+    where: str = ""
+
+
+FIGURES: tuple[Figure, ...] = (
+    Figure("name"),
+    Figure("method", "method", str, "rc"),
+    Figure("seed"),
+    Figure("rounds", "rounds"),
+    Figure("clients", "clients"),
+    # classifiers
+    Figure("global_accuracy", "global accuracy", percent, "rsck"),
+    Figure("global_accuracy_interval", "global accuracy ± (95 %: texts and clients drawn)", percent),
+    Figure("global_accuracy_spread", "global accuracy, spread over clients", percent),
+    Figure("global_accuracy_mean", "global accuracy (arithmetic mean)", percent),
+    Figure("local_accuracy", "local accuracy", percent, "rsck"),
+    Figure("local_accuracy_interval", "local accuracy ± (95 %)", percent),
+    Figure("local_accuracy_spread", "local accuracy, spread over clients", percent),
+    Figure("local_majority_accuracy", "majority class alone", percent, "rsck"),
+    Figure("macro_f1", "macro F1", percent),
+    Figure("unseen_accuracy", "unseen clients' accuracy", percent, "c"),
+    # word vectors
+    Figure("vocabulary_size", "words in the vocabulary"),
+    Figure("single_source_words", "words of one organisation alone"),
+    Figure("heldout_loss", "loss on held-out text", three, "rsck"),
+    Figure("centralised_heldout_loss", "loss, all text in one place", three, "rck"),
+    # language models
+    Figure("word_perplexity", "perplexity per word", _one, "rsck"),
+    Figure("word_perplexity_interval", "perplexity per word ± (95 %: users drawn)", _one),
+    Figure("worst_tenth_perplexity", "perplexity per word, worst tenth of users", _one, "c"),
+    Figure("word_accuracy", "word accuracy", percent, "c"),
+    Figure("tokens_per_word", "tokens per word", three, "rsck"),
+    Figure("oov_rate", "unknown words", percent, "c"),
+    Figure("unigram_kld", "KL divergence", three, "rsck"),
+    Figure("tokenizer_switches", "tokenizer switches", number, "c"),
+    Figure("test_users", "test users"),
+    Figure("before_switch"),
+    Figure("after_switch"),
+    Figure("users"),
+    # privacy
+    Figure("epsilon_this_run", "epsilon of this run", number, "rck"),
+    Figure("epsilon_deployment", "epsilon of the deployment", number, "rsck"),
+    Figure("delta", "delta", _tiny),
+    Figure("privacy", "privacy", str),
+    Figure("ledger"),
+    Figure("held_back", "uploads held back", _held),
+    # word vectors, beside their loss
+    Figure("alone_heldout_loss", "loss, the best organisation alone", three, "r"),
+    Figure("untrained_heldout_loss", "loss, untrained", three),
+    Figure("wordsim353", "WordSim353 (Spearman)", three, "rck"),
+    Figure("wordsim353_found", "WordSim353, pairs known", percent),
+    Figure("simlex999", "SimLex-999 (Spearman)", three),
+    Figure("simlex999_found", "SimLex-999, pairs known", percent),
+    Figure("analogies", "analogies solved", percent),
+    Figure("analogies_asked"),
+    Figure("centralised_wordsim353", "WordSim353, all text in one place", three),
+    Figure("neighbour_overlap"),
+    Figure("neighbours"),
+    Figure("organisations"),
+    # cost
+    Figure("bytes_up_per_client_round", "up, per client and round", size, "sc"),
+    Figure("bytes_up", "sent up", size, "rck"),
+    Figure("bytes_down", "sent down", size, "rc"),
+    Figure("parameters_shared", "parameters that travel", whole, "c"),
+    Figure("parameters_private", "parameters that stay (per client)", whole, "c"),
+    Figure("seconds", "seconds", _seconds, "rsck"),
+    Figure("stopped", "ended", str),
+    Figure("reason"),
+)
+
+SUMMARY = tuple(figure.key for figure in FIGURES)  # always present in summary.json
+LABELS: Mapping[str, str] = {figure.key: figure.label for figure in FIGURES if figure.label}
+_BY_KEY = {figure.key: figure for figure in FIGURES}
+
+
+def shown(where: str) -> tuple[str, ...]:
+    """The keys that are shown there, in order."""
+    return tuple(figure.key for figure in FIGURES if where in figure.where)
+
+
+def human(key: str, value: Any) -> str:
+    """A figure as people read it: terminal, report and README agree."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    figure = _BY_KEY.get(key)
+    return figure.write(value) if figure is not None else number(value) if isinstance(value, int | float) else str(value)

@@ -1,0 +1,117 @@
+"""From a configuration to a method and its clients. Workers and nodes rebuild both from it, so it is all they are sent."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lexfed.core.errors import ConfigError
+from lexfed.core.seeds import derive, root
+from lexfed.corpus import population
+from lexfed.corpus.population import Population
+from lexfed.experiment.config import Config
+from lexfed.experiment.reads import of_kind
+from lexfed.federation import Entry, Layer, Method
+from lexfed.layers.malice import malice
+from lexfed.layers.minimum_text import counting, minimum_text
+from lexfed.layers.mishaps import mishaps
+from lexfed.layers.self_audit import OFF, self_audit
+from lexfed.models import registry
+from lexfed.privacy.promise import Promise
+from lexfed.vocabulary.word import Tokenizer
+
+
+@dataclass(frozen=True)
+class Assembly:
+    config: Config
+    population: Population
+    method: Method
+    parts: Any  # what the method was built from, by its kind
+    promise: Promise | None = None
+
+    @property
+    def entry(self) -> Entry:
+        return self.config.entry
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The one that all share; None: there is no common word list."""
+        return getattr(self.parts, "tokenizer", None)
+
+    @property
+    def layers(self) -> Sequence[Layer]:
+        return simulated(self.config, self.population)
+
+
+def simulated(config: Config, people: Population) -> Sequence[Layer]:
+    """What a simulation puts around its clients, the outermost last."""
+    liars = [malice(config.malice, people)] if config.malice.clients else []
+    return [*liars, mishaps(config.cohort, people.secret)]
+
+
+def assemble(config: Config) -> Assembly:
+    entry = config.entry
+    _check(config, entry)
+    people = population.build(config.data, derive(root(config.seed), "data"))
+    parts = entry.kind.parts(config, people, entry)
+    if config.self_audit != OFF:
+        parts = replace(parts, layer=self_audit(config.self_audit))
+    method = _with_layers(entry.build(parts, config.options), config, parts)
+    if method.study is None:
+        method = replace(method, study=parts.study)
+    return Assembly(config, parts.people, method, parts, parts.promise)
+
+
+def _with_layers(method: Method, config: Config, parts: Any) -> Method:
+    """The method, its uploads counted and, where that is asked for, held back by those who have little text."""
+    layers: list[Layer] = []
+    if config.defences.minimum_words:
+        layers.append(minimum_text(config.defences.minimum_words, parts.mechanism))
+    if config.defences.minimum_words or config.self_audit.limit is not None:
+        layers.append(counting)
+    client = dict(method.client)
+    for layer in layers:
+        client = {verb: layer(verb, handler) for verb, handler in client.items()}
+    return replace(method, client=client)
+
+
+PROTECTING = ("privacy", "defences", "self_audit", "aggregation", "server.average")
+
+
+def _check(config: Config, entry: Entry) -> None:
+    """Refuse what could not do what it says."""
+    for name in PROTECTING:
+        table, _, key = name.partition(".")
+        mine, usual = getattr(config, table), getattr(Config(), table)
+        differs = getattr(mine, key) != getattr(usual, key) if key else mine != usual
+        if differs and not of_kind(entry, name):
+            why = entry.kind.tells.get(name, "it would do nothing")
+            raise ConfigError(f"[{table}] can't be used with method = '{entry.name}': {why}")
+    if config.self_audit.limit is not None:
+        _check_self_audit(config, entry)
+    if config.aggregation.rule != "mean" and config.privacy.placement != "none":
+        raise ConfigError(
+            "noise is made for a sum, which a robust rule is not: set aggregation.rule = 'mean' "
+            "(a clipped sum bounds every client already), or privacy.placement = 'none'"
+        )
+    if config.malice.clients:
+        _check_malice(config, entry)
+
+
+def _check_self_audit(config: Config, entry: Entry) -> None:
+    words = registry.entry(config.model.name).reads_words
+    if not entry.has("self-audit"):
+        raise ConfigError(
+            f"[self_audit] is for method = 'fedevocab', 'fedavg' and 'fedavg_finetune', not for '{entry.name}'"
+        )
+    if entry.has("own words") and not words:
+        raise ConfigError(f"[self_audit] with method = '{entry.name}' needs model.name = 'bilstm'")
+
+
+def _check_malice(config: Config, entry: Entry) -> None:
+    options, clients = config.malice, 1 if entry.has("pooled") else config.data.clients
+    if options.clients > clients or entry.has("pooled"):
+        raise ConfigError(f"malice.clients is {options.clients}, but the number of clients is {clients}; lower it")
+    if options.kind == "stuff_vocabulary" and not entry.has("word list"):
+        raise ConfigError(f"{entry.name} agrees on no word list that could be stuffed: choose another malice.kind")
+    if options.kind == "flip_labels" and not entry.kind.labels:
+        raise ConfigError(f"{entry.name} trains without labels: choose another malice.kind")

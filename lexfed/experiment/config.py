@@ -1,0 +1,175 @@
+"""The configuration: strict TOML into frozen dataclasses. Each table is one dataclass, defined where it is used."""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from lexfed.agreement.protocol import Agreement
+from lexfed.core import formats
+from lexfed.core.errors import ConfigError
+from lexfed.core.importing import is_own, look_in
+from lexfed.corpus.population import Data
+from lexfed.experiment import reads, registry, toml
+from lexfed.experiment.audit_options import Audit
+from lexfed.federation.method import Entry, Nothing
+from lexfed.federation.robust import Aggregation
+from lexfed.federation.sampling import Cohort
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.layers.malice import Malice
+from lexfed.layers.self_audit import SelfAudit
+from lexfed.learning.defences import Defences
+from lexfed.learning.evaluation import Evaluation
+from lexfed.learning.heavy_hitters import HeavyHitters
+from lexfed.learning.switching import TokenizerForFree
+from lexfed.learning.task import Train
+from lexfed.methods.centralised import Centralised
+from lexfed.methods.fedavg import FineTune
+from lexfed.methods.fedevocab import FedeVocab
+from lexfed.methods.fedprox import FedProx
+from lexfed.methods.fedrecon import FedRecon
+from lexfed.methods.lg_fedavg import LGFedAvg
+from lexfed.methods.local_only import LocalOnly
+from lexfed.models.language_model import LanguageModelOptions
+from lexfed.models.model import ModelOptions
+from lexfed.privacy.gaussian import Privacy
+from lexfed.vocabulary.learned import TokenizerOptions
+from lexfed.vocabulary.word import Words
+from lexfed.word2vec.options import Word2Vec
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run, completely: the same configuration gives the same bits."""
+
+    name: str = "lexfed"  # of the run: part of its directory's name
+    seed: int = 0  # from which all randomness of a simulation hangs
+    rounds: int = 10  # exchanges between server and clients
+    keep: tuple[int, ...] = ()  # rounds whose checkpoint stays, to fork from
+    method: str = "fedavg"  # a name, or `package.module:METHOD` for one's own
+    data: Data = field(default_factory=Data)
+    vocabulary: Words = field(default_factory=Words)
+    agreement: Agreement = field(default_factory=Agreement)
+    word2vec: Word2Vec = field(default_factory=Word2Vec)
+    model: ModelOptions = field(default_factory=ModelOptions)
+    tokenizer: TokenizerOptions = field(default_factory=TokenizerOptions)
+    language_model: LanguageModelOptions = field(default_factory=LanguageModelOptions)
+    tokenizer_for_free: TokenizerForFree = field(default_factory=TokenizerForFree)
+    heavy_hitters: HeavyHitters = field(default_factory=HeavyHitters)
+    cohort: Cohort = field(default_factory=Cohort)
+    train: Train = field(default_factory=Train)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
+    privacy: Privacy = field(default_factory=Privacy)
+    defences: Defences = field(default_factory=Defences)
+    self_audit: SelfAudit = field(default_factory=SelfAudit)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    malice: Malice = field(default_factory=Malice)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    audit: Audit = field(default_factory=Audit)
+    fedevocab: FedeVocab = field(default_factory=FedeVocab)
+    fedavg_finetune: FineTune = field(default_factory=FineTune)
+    fedprox: FedProx = field(default_factory=FedProx)
+    lg_fedavg: LGFedAvg = field(default_factory=LGFedAvg)
+    fedrecon: FedRecon = field(default_factory=FedRecon)
+    local_only: LocalOnly = field(default_factory=LocalOnly)
+    centralised: Centralised = field(default_factory=Centralised)
+
+    own: Any = field(default_factory=Nothing)  # the table of a method of the user's own
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ConfigError("rounds must be at least 1")
+        if not self.name or "/" in self.name:
+            raise ConfigError("name must be a plain word: it becomes part of a directory's name")
+
+    @property
+    def entry(self) -> Entry:
+        return registry.method(self.method)
+
+    @property
+    def options(self) -> Any:
+        """The table of the method itself."""
+        return self.own if is_own(self.method) else getattr(self, self.entry.name, Nothing())
+
+
+def load(path: Path, settings: Sequence[str] = ()) -> Config:
+    """Read a TOML file, then apply `key=value` settings over it."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}")
+    look_in(path.parent)  # a method of one's own may lie beside the configuration
+    try:
+        return loads(path.read_text(encoding="utf-8"), settings)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def loads(text: str, settings: Sequence[str] = ()) -> Config:
+    return parse(tomllib.loads(text), settings)
+
+
+def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
+    """What was set and is not read by the method is refused; a file that lexfed wrote itself holds every key."""
+    table = toml.copied(table)
+    formats.check(table.pop("format", None), formats.CONFIGURATION, "the configuration")
+    resolved = reads.is_resolved(table)
+    written = {} if resolved else toml.copied(table)
+    for setting in settings:
+        toml.apply(table, setting)
+    config = _read(table)
+    reads.check(config.entry, written, [setting.partition("=")[0].strip() for setting in settings])
+    return config
+
+
+def changed(config: Config, settings: Sequence[str]) -> Config:
+    """The configuration with these settings, which the program makes itself: none of them is refused as unread."""
+    table = tomllib.loads(to_toml(config))
+    del table["format"]
+    for setting in settings:
+        toml.apply(table, setting)
+    return _read(table)
+
+
+def _read(table: dict[str, Any]) -> Config:
+    entry = registry.method(toml.word(table.get("method", Config.method), "method"))
+    if not is_own(table.get("method", "")):
+        return toml.read(Config, table, "", hidden=("own",))
+    if entry.name in Config.__dataclass_fields__:
+        raise ConfigError(f"a method of your own can't be called '{entry.name}': that is the name of a key")
+    own: Any = toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
+    return dataclasses.replace(toml.read(Config, table, "", hidden=("own",)), own=own)
+
+
+def as_table(config: Config) -> dict[str, Any]:
+    """Every key with its value, as a file would have it."""
+    table = dataclasses.asdict(config)
+    own = table.pop("own")
+    return table | ({config.entry.name: own} if is_own(config.method) else {})
+
+
+def to_toml(config: Config) -> str:
+    """The whole configuration, defaults included: it can be run again."""
+    return tomli_w.dumps({"format": formats.CONFIGURATION, **_without_none(as_table(config))})
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """The keys in which two configurations differ, as `table.key`."""
+    left, right = toml.flat(as_table(one)), toml.flat(as_table(other))
+    return [key for key in {**left, **right} if left.get(key) != right.get(key)]
+
+
+def fingerprint(table: Mapping[str, Any]) -> str:
+    """Of a configuration as its file has it: all that gives a run's state its meaning, so not its name and its rounds.
+
+    Of the file, not of what is read from it: a later lexfed that knows more keys finds the same.
+    """
+    same = {key: value for key, value in table.items() if key != "format"} | {"name": "any", "rounds": 1}
+    return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
+
+
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}

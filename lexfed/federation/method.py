@@ -1,0 +1,107 @@
+"""A method is two halves: handlers by verb on the client, a generator on the server. An entry gives it its name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from lexfed.core.errors import WireError
+from lexfed.core.params import ALL_SHARED, ParameterSplit
+from lexfed.core.seeds import Seed
+from lexfed.corpus.population import Client, Population
+from lexfed.federation.state import ClientState, ServerState, Steps
+from lexfed.federation.sums import Federation
+from lexfed.wire import Message, Verb
+
+# A reply of None: the client does not answer. A state that comes back as the same object is not written again.
+Handler = Callable[[Message, Client, ClientState], tuple[Message | None, ClientState]]
+Layer = Callable[[Verb, Handler], Handler]  # put around every handler of a method
+ServerProgram = Callable[[Federation, Seed, ServerState], Steps]
+
+
+class Study(Protocol):
+    """What an experimenter does with a method's states: score them, write them down, sum them up."""
+
+    def score(self, federation: Federation, state: ServerState, last: bool) -> Mapping[str, Any]:
+        """Figures of a state; at the last round all of them, on the way what is cheap."""
+
+    def due(self, state: ServerState) -> bool:
+        """Whether all figures of this state are wanted, though it is not the last (a switch of the tokenizer)."""
+
+    def artifacts(self, state: ServerState, folder: Path) -> None:
+        """What the run leaves for others to use."""
+
+    def summary(self, records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Figures of all records together."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """Client half, server half, the names that may never travel, and how many rounds there are."""
+
+    client: Mapping[Verb, Handler]
+    server: ServerProgram
+    split: ParameterSplit = ALL_SHARED
+    rounds: int = 0
+    study: Study | None = None  # default: that of the method's kind
+
+    def verb(self, name: str) -> Verb:
+        """The verb of this name: what crosses a process border is its name."""
+        for verb in self.client:
+            if verb.name == name:
+                return verb
+        raise WireError(f"unknown verb '{name}'")
+
+
+# What is true of a method, and decides what can be done with it.
+TRAITS: Mapping[str, str] = {
+    "own words": "clients keep their words and word tables: there is no common word list",
+    "alone": "nothing is averaged that noise, defences or robust rules could work on; everyone takes part",
+    "pooled": "one client holds everybody's text",
+    "one model": "all clients use the very model that is released",
+    "part of the texts": "an upload speaks of some of the client's texts, and nobody is told which",
+    "self-audit": "clients can attack their own uploads before they send them",
+    "counts epochs": "its rounds are epochs of its own table, so a resumed run can't have more",
+    "word list": "organisations agree on a word list first",
+    "rows": "uploads are rows of tables, of which every round makes its share: they have no median, and no noise per user",
+    "threads": "its handlers hold no lock and share memory: workers are threads, not processes",
+}
+Trait = Literal[
+    "own words", "alone", "pooled", "one model", "part of the texts", "self-audit", "counts epochs", "word list", "rows",
+    "threads",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What methods of one kind are built from, and which keys of the common tables are read for them.
+
+    `parts(tables, people, entry)` turns tables into what `Entry.build` takes; it may replace the population
+    (`parts.people`), and brings the kind's study (`parts.study`) and promise (`parts.promise`).
+    """
+
+    name: str
+    parts: Callable[[Any, Population, "Entry"], Any]
+    reads: tuple[str, ...]  # "table", or "table.key"
+    labels: bool = False  # texts have labels, which are learned
+    tells: Mapping[str, str] = field(default_factory=dict)  # why a table or key that is not read can't be used here
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The table of a method that has no options."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method as a configuration names it: `method = "name"`, or `method = "package.module:METHOD"` for one's own."""
+
+    name: str  # also of its own table
+    kind: Kind
+    build: Callable[[Any, Any], Method]  # parts, options
+    options: type = Nothing
+    traits: frozenset[Trait] = frozenset()
+    ignores: tuple[str, ...] = ()  # keys that its kind reads and this method does not
+
+    def has(self, trait: Trait) -> bool:
+        return trait in self.traits

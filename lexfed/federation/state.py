@@ -1,0 +1,48 @@
+"""What a server and a client know between two steps."""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
+
+from lexfed.core.params import Params
+from lexfed.privacy.accounting import Ledger
+from lexfed.wire import Message, Meta, under
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What the server knows between two steps: exactly what a resumed run would miss."""
+
+    params: Params = field(default_factory=dict)
+    opt_state: Mapping[str, Params] = field(default_factory=dict)
+    mechanism_state: Params = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)  # a word list that was agreed on, a tokenizer
+    ledger: Ledger = ()  # what was released with noise, and has to be paid for
+    round: int = 0
+    step: int = 0  # counts yields: the server's clock
+    done: frozenset[str] = frozenset()
+
+    def with_blob(self, name: str, data: bytes) -> "ServerState":
+        return replace(self, blobs={**self.blobs, name: data})
+
+
+Steps = Generator[ServerState, None, ServerState]
+
+
+def request(state: ServerState, ask: int, **meta: Meta) -> Message:
+    """The model, stamped with the clock: the state's step, and the number of this ask within the step."""
+    return Message(under("model", state.params), {**clock(state, ask).meta, **meta})
+
+
+def clock(state: ServerState, ask: int) -> Message:
+    """The clock alone, where the model has no part in what is asked."""
+    return Message(meta={"step": state.step, "ask": ask, "round": state.round})
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps between rounds. It never leaves the client."""
+
+    params: Params = field(default_factory=dict)
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    # what came from the server, not to be changed: clients of one machine that hold the same share one copy
+    held: Params = field(default_factory=dict)

@@ -1,0 +1,167 @@
+"""Classifiers: from the tables of a configuration to what their methods are built from."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.corpus.population import Data, Population
+from lexfed.federation.method import Entry, Kind
+from lexfed.federation.sampling import Cohort, Everyone
+from lexfed.federation.sampling import build as sampler_of
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.defences import UNDEFENDED, Defences, check
+from lexfed.learning.evaluation import ClassifierStudy, Evaluation
+from lexfed.learning.parts import Parts
+from lexfed.learning.task import Task, Train
+from lexfed.models import registry
+from lexfed.models.encoder import resolve
+from lexfed.models.model import TABLE, Classifier, ModelOptions
+from lexfed.privacy import promise
+from lexfed.privacy.gaussian import Privacy
+from lexfed.privacy.mechanism import Account, Mechanism
+from lexfed.privacy.promise import Promise
+from lexfed.vocabulary import vectors, word
+from lexfed.vocabulary.pretrained import load_tokenizer
+from lexfed.vocabulary.reading import PrivateReader, Reader, SharedReader, initial_rows
+from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.word import UNKNOWN, Tokenizer, Words, WordTokenizer
+
+
+class Noisy(Protocol):
+    """The tables that say who takes part, what is sent, and how much noise goes with it."""
+
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def cohort(self) -> Cohort: ...
+    @property
+    def train(self) -> Train: ...
+    @property
+    def privacy(self) -> Privacy: ...
+
+
+class Tables(Noisy, Protocol):
+    """What is read of a configuration."""
+
+    @property
+    def data(self) -> Data: ...
+    @property
+    def vocabulary(self) -> Words: ...
+    @property
+    def model(self) -> ModelOptions: ...
+    @property
+    def server(self) -> ServerOptimizer: ...
+    @property
+    def defences(self) -> Defences: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+
+
+def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
+    check(tables.defences, entry.has("own words"), registry.entry(tables.model.name).reads_words)
+    people = _checked(tables, people)
+    if entry.has("pooled"):
+        people = people.pooled()
+    public = vectors.load(tables.vocabulary.vectors) if tables.vocabulary.vectors else None
+    model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
+    tokenizer = _tokenizer(tables, people, public, entry)
+    mechanism, account, promised = privacy(tables)
+    if entry.has("alone"):
+        _nothing_to_defend(tables, entry)
+    return Parts(
+        task=Task(
+            model=model,
+            reader=_reader(tokenizer, tables.train.max_length),
+            options=tables.train,
+            classes=people.classes,
+            rounds=tables.rounds,
+            init=_init(tables.model, model, tokenizer, public),
+        ),
+        sampler=Everyone() if entry.has("alone") else sampler_of(tables.cohort, len(people)),
+        mechanism=mechanism,
+        optimizer=tables.server,
+        rounds=tables.rounds,
+        public=public,
+        shared_words=tables.vocabulary.size - 1,
+        account=account,
+        tokenizer=tokenizer,
+        defences=tables.defences,
+        people=people,
+        study=ClassifierStudy(tables.evaluation, people, tokenizer),
+        promise=promised,
+    )
+
+
+def privacy(tables: Noisy) -> tuple[Mechanism, Account, Promise | None]:
+    if tables.privacy.placement != "none" and tables.train.upload != "fp32":
+        raise ConfigError(
+            "rounding would lengthen a clipped update: set train.upload = 'fp32', or privacy.placement = 'none'"
+        )
+    return promise.build(tables.privacy, tables.rounds, tables.cohort.sampling)
+
+
+def _checked(tables: Tables, people: Population) -> Population:
+    """The population, scored on as many texts as the configuration says; refused where nothing could be scored."""
+    people = people.sampled(tables.evaluation.limit)
+    if len(people.common_test) == 0:
+        raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
+    if people.classes == 0:
+        raise DataError(f"{tables.data.name} has no label column '{tables.data.label}'; set data.label")
+    if tables.evaluation.split == "validation" and len(people.common_validation) == 0:
+        raise ConfigError("evaluation.split = 'validation' needs a validation set: set data.validation above 0")
+    return people
+
+
+def _nothing_to_defend(tables: Tables, entry: Entry) -> None:
+    if tables.privacy.placement != "none":
+        raise ConfigError(f"{entry.name} sends nothing that noise could hide: set privacy.placement = 'none'")
+    if tables.defences != UNDEFENDED:
+        raise ConfigError(f"[defences] is for classifiers that are averaged, not for method = '{entry.name}'")
+
+
+def _tokenizer(tables: Tables, people: Population, public: PublicTable | None, entry: Entry) -> Tokenizer | None:
+    if not registry.entry(tables.model.name).reads_words:  # a pretrained model's tokenizer and table belong together
+        return load_tokenizer(resolve(tables.model.name), tables.train.max_length)
+    if entry.has("own words"):  # there is no common word list, and none is made
+        return None
+    words = public.words if public else None
+    return WordTokenizer(word.build(tables.vocabulary, people.seen_text, words))
+
+
+def _reader(tokenizer: Tokenizer | None, limit: int) -> Reader:
+    """Without a common word list, who has no words of its own knows none."""
+    return PrivateReader((UNKNOWN,), None, limit) if tokenizer is None else SharedReader(tokenizer, limit)
+
+
+def _init(
+    options: ModelOptions, model: Classifier, tokenizer: Tokenizer | None, public: PublicTable | None
+) -> Callable[[Seed], Params]:
+    """The model as training begins; its word table from the public vectors, where there are some."""
+    words = tokenizer.vocabulary.tokens if isinstance(tokenizer, WordTokenizer) else ()
+    if words and public is not None and public.dimension != options.embedding:
+        raise ConfigError(f"the word vectors have {public.dimension} dimensions: set model.embedding = {public.dimension}")
+
+    def init(seed: Seed) -> Params:
+        params = dict(model.init(len(words), seed))
+        if words and public is not None and TABLE in params:
+            generator = torch_generator(derive(seed, "table"))
+            random = torch.randn(len(words), public.dimension, generator=generator)
+            params[TABLE] = initial_rows(words, public, random)
+        return params
+
+    return init
+
+
+CLASSIFIER = Kind(
+    "classifier",
+    parts,
+    reads=(
+        "data", "vocabulary", "model", "cohort", "train", "server", "privacy", "defences", "self_audit", "aggregation",
+        "malice", "evaluation", "audit",
+    ),
+    labels=True,
+)  # fmt: skip

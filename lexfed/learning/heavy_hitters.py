@@ -1,0 +1,143 @@
+"""Frequent words from users under differential privacy: rivals of a sampled tokenizer, with a budget of their own.
+
+    cms      every user sends three words, each a noisy row of a sketch (local DP); the server asks the sketch about the
+             words of a public dictionary                                            [vocabulary/sketch.py]
+    triehh   letter by letter, a sample of users votes for prefixes (central DP)     [vocabulary/trie.py]
+
+The words that are found, weighted by their estimated counts, are what the tokenizer is learned from.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Literal
+
+import numpy as np
+import torch
+
+from lexfed.core.errors import ConfigError
+from lexfed.core.seeds import Seed, derive, numpy_generator
+from lexfed.corpus.population import Client
+from lexfed.federation import ClientState, Federation, Handler, ServerState, clock
+from lexfed.privacy.accounting import Ledger, Pure, charge
+from lexfed.vocabulary import learned, trie
+from lexfed.vocabulary import sketch as count_sketch
+from lexfed.vocabulary.learned import Learned, TokenizerOptions
+from lexfed.vocabulary.sketch import Reports, Sketch
+from lexfed.wire import Array, Form, Message, Verb
+from lexfed.wire.verbs import CLOCK, WHOLE
+
+# noisy rows of a sketch of a user's words; or votes for the prefixes of words
+SKETCH = Verb(
+    "sketch",
+    down=Form(meta=CLOCK, blobs=("words",)),
+    up=Form({"rows": Array(WHOLE, ("words",)), "bits": Array((torch.uint8,), ("words", "width"))}),
+    kind="list",
+)
+VOTE = Verb("vote", down=Form(meta=(*CLOCK, "level"), blobs=("words",)), up=Form(blobs=("vote",)), kind="list")
+
+
+@dataclass(frozen=True)
+class HeavyHitters:
+    """The `[heavy_hitters]` table."""
+
+    by: Literal["cms", "triehh"] = "cms"
+    epsilon: float = 8.0  # of a user, or of each word
+    epsilon_of: Literal["user", "word"] = "word"
+    delta: float = 1e-6  # triehh
+    words: int = 3  # cms: words that a user sends
+    hashes: int = 64  # cms: rows of the sketch
+    width: int = 1024  # cms: their length
+    length: int = 10  # triehh: letters of a word at most
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0 or not 0 < self.delta < 1 or min(self.words, self.length) < 1:
+            raise ConfigError("heavy_hitters.epsilon, words and length must be above 0, delta between 0 and 1")
+
+    @property
+    def sketch(self) -> Sketch:
+        each = count_sketch.per_word_epsilon(self.epsilon, self.words, self.epsilon_of)
+        return Sketch(each, self.hashes, self.width)
+
+
+def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Handler]:
+    def sketch(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+        seed = derive(client.secret, "sketch", int(message.meta["step"]), int(message.meta["ask"]))
+        known = _known(message.blobs["words"])
+        chosen = count_sketch.choose_words(words_of(client, texts), known, options.words, derive(seed, "choose"))
+        reports = count_sketch.encode(options.sketch, chosen, derive(seed, "flip"))
+        return Message({"rows": torch.from_numpy(reports.rows), "bits": torch.from_numpy(reports.bits)}), state
+
+    def vote(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+        prefixes = message.blobs["words"].decode().split("\n")
+        # one word for the whole vote: the seed does not know the level
+        choice = trie.vote(words_of(client, texts), prefixes, int(message.meta["level"]), derive(client.secret, "vote"))
+        return Message(blobs={"vote": choice.encode()} if choice else {}), state
+
+    return {SKETCH: sketch, VOTE: vote}
+
+
+@lru_cache(maxsize=1)  # all clients are sent the same
+def _known(words: bytes) -> frozenset[str]:
+    return frozenset(words.decode().split("\n"))
+
+
+def words_of(client: Client, texts: TokenizerOptions) -> list[str]:
+    return [word for text in learned.texts_of(client.train, texts) for word in text]
+
+
+def found_words(
+    federation: Federation, state: ServerState, options: HeavyHitters, texts: TokenizerOptions, group: str, seed: Seed
+) -> tuple[Learned, ServerState]:
+    """The tokenizer of the words that were found, and the state with what finding them cost."""
+    find = partial(_by_sketch, dictionary(texts)) if options.by == "cms" else _by_votes
+    counts, ledger = find(federation, state, options, group, seed)
+    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters"), replace(state, ledger=ledger)
+
+
+def dictionary(texts: TokenizerOptions) -> list[str]:
+    """The candidates: every word of the public text, most frequent first."""
+    counts: dict[str, int] = {}
+    for words in learned.public_text(texts):
+        for word in words:
+            counts[word] = counts.get(word, 0) + 1
+    return sorted(counts, key=lambda word: (-counts[word], word))
+
+
+def _by_sketch(
+    candidates: list[str], federation: Federation, state: ServerState, options: HeavyHitters, group: str, seed: Seed
+) -> tuple[Mapping[str, int], Ledger]:
+    sketch, total = options.sketch, count_sketch.empty(options.sketch)
+    message = replace(clock(state, ask=0), blobs={"words": "\n".join(candidates).encode()})
+    ledger = charge(state.ledger, "user", Pure(sketch.epsilon * options.words), group=group)
+    for _, reply in federation.ask(SKETCH, dict.fromkeys(federation.clients, message)):
+        rows, bits = reply.arrays["rows"].numpy(), reply.arrays["bits"].numpy()
+        if (
+            rows.shape == (options.words,)
+            and bits.shape == (options.words, options.width // 8)
+            and rows.max() < sketch.hashes
+        ):
+            total = count_sketch.add(total, Reports(rows.astype(np.int64), bits))
+    return count_sketch.histogram(total, sketch, candidates), ledger
+
+
+def _by_votes(
+    federation: Federation, state: ServerState, options: HeavyHitters, group: str, seed: Seed
+) -> tuple[Mapping[str, int], Ledger]:
+    law = trie.parameters(options.epsilon, options.delta, len(federation.clients), options.length)
+    ledger = charge(state.ledger, "user", Pure(law.epsilon), law.delta, group)
+    prefixes: Mapping[str, int] = {"": 0}
+    words: dict[str, int] = {}  # all of weight 1: the theorem covers which words are found, not how many voted for them
+    for level in range(1, options.length + 1):
+        rng = numpy_generator(derive(seed, "voters", level))
+        voters = rng.choice(len(federation.clients), law.sample, replace=False)
+        at = clock(state, ask=level)
+        message = Message(meta={**at.meta, "level": level}, blobs={"words": "\n".join(prefixes).encode()})
+        asked = dict.fromkeys((federation.clients[int(place)] for place in voters), message)
+        votes = [reply.blobs.get("vote", b"").decode() or None for _, reply in federation.ask(VOTE, asked)]
+        prefixes = trie.grow(prefixes, votes, law.theta)
+        words |= {prefix[:-1]: 1 for prefix in prefixes if prefix.endswith(trie.END)}
+        prefixes = {prefix: number for prefix, number in prefixes.items() if not prefix.endswith(trie.END)}
+        if not prefixes:
+            break
+    return words, ledger

@@ -1,0 +1,79 @@
+"""Language models of users: from the tables of a configuration to what their method is built from."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from lexfed.core.errors import ConfigError
+from lexfed.corpus.population import Population
+from lexfed.federation import Rounds, Study
+from lexfed.federation.method import Entry, Kind
+from lexfed.federation.sampling import build as sampler_of
+from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.classifying import Noisy, privacy
+from lexfed.learning.evaluation import Evaluation
+from lexfed.learning.heavy_hitters import HeavyHitters
+from lexfed.learning.language_task import LanguageTask
+from lexfed.learning.parts import loop
+from lexfed.models import language_model
+from lexfed.models.language_model import LanguageModelOptions
+from lexfed.privacy.mechanism import Account, Mechanism
+from lexfed.privacy.promise import Promise
+from lexfed.vocabulary.learned import TokenizerOptions
+
+
+class Tables(Noisy, Protocol):
+    """What is read of a configuration."""
+
+    @property
+    def tokenizer(self) -> TokenizerOptions: ...
+    @property
+    def language_model(self) -> LanguageModelOptions: ...
+    @property
+    def heavy_hitters(self) -> HeavyHitters: ...
+    @property
+    def server(self) -> ServerOptimizer: ...
+    @property
+    def evaluation(self) -> Evaluation: ...
+
+
+@dataclass(frozen=True)
+class LanguageParts:
+    task: LanguageTask
+    tables: Tables
+    mechanism: Mechanism
+    account: Account
+    people: Population
+    promise: Promise | None = None
+    study: Study | None = None  # the method brings it
+
+    def loop(self, users: int, group: str = "") -> Rounds:
+        """Rounds with cohorts of so many users, of one group where there are several."""
+        sampler = sampler_of(self.tables.cohort, users)
+        return loop(sampler, self.mechanism, self.tables.server, self.account.of(group))
+
+
+def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
+    if people.unseen == 0:
+        raise ConfigError("a language model is scored on users who never train: set data.unseen above 0")
+    mechanism, account, promised = privacy(tables)
+    model = language_model.build(tables.language_model)
+    task = LanguageTask(model, tables.language_model.context, tables.train, tables.tokenizer, tables.rounds)
+    return LanguageParts(task, tables, mechanism, account, people, promised)
+
+
+LANGUAGE_MODEL = Kind(
+    "language model",
+    parts,
+    reads=(
+        "data", "tokenizer", "language_model", "heavy_hitters", "cohort", "train.optimizer", "train.lr", "train.decay",
+        "train.batch", "train.epochs", "train.weight_decay", "train.upload", "server.optimizer", "server.lr",
+        "server.beta1", "server.beta2", "server.tau", "privacy", "aggregation", "malice", "evaluation.every",
+        "evaluation.clients", "audit",
+    ),
+    tells={
+        "defences": "they are for classifiers that are averaged",
+        "self_audit": "it is for classifiers that are averaged",
+        "server.average": "it is for classifiers",
+        "evaluation.split": "a language model is scored on users who never train",
+    },
+)  # fmt: skip

@@ -1,0 +1,98 @@
+"""How a language model is scored: on users who never train, in figures that do not depend on the tokenizer."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from lexfed.core.files import write_atomically
+from lexfed.core.seeds import derive
+from lexfed.corpus.population import Population
+from lexfed.federation import Federation, ServerState, request
+from lexfed.learning.evaluation import Evaluation
+from lexfed.learning.language_task import TOKENIZER, tokenizer_of, with_tokenizer
+from lexfed.learning.verbs import EVALUATE_LANGUAGE
+from lexfed.metrics.perplexity import TextScore, equal_size, figures, unigram_kld
+from lexfed.vocabulary.learned import TokenizerOptions, texts_of
+from lexfed.wire import Message, encode
+
+SWITCH = "switch@"
+# of one record: what stands beside the summary's own figures, before and after a switch
+FIGURES = ("word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "worst_tenth_perplexity")
+
+
+@dataclass(frozen=True)
+class LanguageStudy:
+    texts: TokenizerOptions
+    people: Population
+    evaluation: Evaluation
+    switches: tuple[int, ...]  # rounds after which the tokenizer changes
+    words: int  # so much of a tokenizer's text counts for its distance to the users': of all rows of a table equally much
+
+    def score(self, federation: Federation, state: ServerState, last: bool) -> Mapping[str, Any]:
+        """At the end all test users; on the way a few, always the same."""
+        users = range(len(self.people), len(self.people) + self.people.unseen)
+        scores = self.users(federation, state, users if last else users[: self.evaluation.clients])
+        switches = sum(name.startswith(SWITCH) for name in state.done)
+        result: dict[str, Any] = {**figures(scores), "test_users": len(scores), "tokenizer_switches": switches}
+        if last:
+            own = tokenizer_of(state)
+            result |= {
+                "vocabulary_size": len(own.tokenizer.tokens),
+                "unigram_kld": self._distance(own.words) if own.words else None,
+                "users": [[round(score.nll, 3), score.words] for score in scores],  # in order: two runs can be paired
+            }
+        return result
+
+    def due(self, state: ServerState) -> bool:
+        """Right before and right after a switch."""
+        return state.round in self.switches
+
+    def artifacts(self, state: ServerState, folder: Path) -> None:
+        write_atomically(folder / "model.safetensors", encode(Message(state.params)))
+        if TOKENIZER in state.blobs:
+            write_atomically(folder / "tokenizer.json", tokenizer_of(state).data)
+
+    def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return switch_figures(records)
+
+    def users(self, federation: Federation, state: ServerState, users: Sequence[int]) -> list[TextScore]:
+        message = with_tokenizer(request(state, ask=1, split="test"), state)
+        replies = dict(federation.ask(EVALUATE_LANGUAGE, dict.fromkeys(users, message)))
+        return [_read(replies[user]) for user in users if user in replies]
+
+    def _distance(self, words: Mapping[str, int]) -> float:
+        """The KL divergence depends on how long the text is: equally much of each is compared."""
+        length = min(self.words, sum(words.values()))
+        return unigram_kld(self.unigrams, equal_size(words, length, derive(b"", "kld")))
+
+    @cached_property
+    def unigrams(self) -> Mapping[str, int]:
+        """Of the users that train. Only an experiment can know them."""
+        counts: Counter[str] = Counter()
+        for client in range(len(self.people)):
+            for text in texts_of(self.people.client(client).train, self.texts):
+                counts.update(text)
+        return counts
+
+
+def _read(reply: Message) -> TextScore:
+    values = {name: float(value) for name, value in reply.arrays.items()}
+    counts = {name: int(value) for name, value in values.items() if name != "nll"}
+    return TextScore(nll=values["nll"], **counts)
+
+
+def switch_figures(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the last switch did: the figures right before it and right after."""
+    scored = [record for record in records if record["metrics"]]
+    for before, after in reversed(list(pairwise(scored))):
+        if after["metrics"]["tokenizer_switches"] > before["metrics"]["tokenizer_switches"]:
+            return {"before_switch": _part(before), "after_switch": _part(after)}
+    return {}
+
+
+def _part(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {"round": record["round"], **{key: record["metrics"].get(key) for key in FIGURES}}

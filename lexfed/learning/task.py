@@ -1,0 +1,155 @@
+"""What a client trains, and how: a task, and local epochs of it."""
+
+from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, TypeVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, derive
+from lexfed.corpus.population import Client
+from lexfed.federation import ClientState
+from lexfed.models.model import Batch, Classifier, Example, shuffled
+from lexfed.vocabulary.reading import Reader
+from lexfed.wire import Message, Precision
+
+
+@dataclass(frozen=True)
+class Train:
+    """The `[train]` table: what each client does in a round."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    lr: float = 5e-3
+    decay: Literal["none", "linear"] = "none"  # linear: to zero over the rounds
+    batch: int = 32
+    epochs: int = 1
+    weight_decay: float = 0.0
+    max_length: int = 256  # words of a text that are read
+    upload: Precision = "fp32"  # or fp16, int8: what is sent, rounded up or down by chance, right in the mean
+    # train with logits moved by this times the log of the client's own label shares, so that the model need not learn
+    # them; they are added for the client's own predictions and left out of global ones
+    logit_adjustment: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.lr > 0:
+            raise ConfigError("train.lr must be above 0")
+        if min(self.batch, self.epochs, self.max_length) < 1:
+            raise ConfigError("train.batch, train.epochs and train.max_length must be at least 1")
+        if self.weight_decay < 0 or self.logit_adjustment < 0:
+            raise ConfigError("train.weight_decay and train.logit_adjustment must be at least 0")
+
+    def rate(self, message: Message, rounds: int) -> float:
+        """The learning rate of this round of so many; what is done after the last round counts as part of it."""
+        left = max(1, rounds - int(message.meta["round"]))
+        return self.lr * left / rounds if self.decay == "linear" else self.lr
+
+
+@dataclass(frozen=True)
+class Task:
+    """A classifier, how texts are read for it, and how it is trained."""
+
+    model: Classifier
+    reader: Reader
+    options: Train
+    classes: int
+    rounds: int
+    init: Callable[[Seed], Params]
+
+    def learning_rate(self, message: Message) -> float:
+        return self.options.rate(message, self.rounds)
+
+    def adjustment(self, client: Client) -> Tensor:  # (C,)
+        """What the client's own label shares add to its logits; a class it has never seen counts as one text."""
+        counts = torch.bincount(torch.from_numpy(client.train.labels), minlength=self.classes).float() + 1
+        return self.options.logit_adjustment * torch.log(counts / counts.sum())
+
+
+@dataclass(frozen=True)
+class Trained:
+    params: Params
+    loss: float  # mean over the texts of the last epoch, as they were met
+    texts: int | None = None  # how many count as this client's weight; default: all of its own
+    held_back: bool = False  # the client keeps this to itself: nothing of it may be sent
+
+
+def everything(name: str) -> float:
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Local:
+    """One stage of local training."""
+
+    lr: float
+    epochs: int = 1
+    rate: Callable[[str], float] = everything  # times the learning rate, by parameter; 0 is frozen: no gradient at all
+    mu: float = 0.0  # FedProx: pull towards where training started
+    steps: int | None = None  # at most so many batches an epoch
+    adjustment: Tensor | None = None  # (C,) added to the logits
+
+
+B = TypeVar("B", bound=Sized)
+Epoch = Callable[[Seed], Iterator[B]]  # the batches of one epoch, in an order of its own
+Loss = Callable[[Params, B, Seed], Tensor]  # the mean over a batch; the seed is dropout's
+
+
+def train(task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed) -> Trained:
+    """Local epochs of a classifier."""
+    shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
+
+    def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
+        return F.cross_entropy(task.model.logits(leaves, batch, dropout) + shift, batch.labels)
+
+    return descend(params, lambda here: shuffled(examples, task.options.batch, here), loss, task.options, local, seed)
+
+
+def descend(params: Params, epoch: Epoch[B], loss: Loss[B], options: Train, local: Local, seed: Seed) -> Trained:
+    """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as they are."""
+    rates = {name: local.rate(name) for name in params}
+    leaves = {name: value.clone().requires_grad_() if rates[name] else value for name, value in params.items()}
+    groups = [{"params": [leaves[n]], "lr": rate * local.lr} for n, rate in rates.items() if rate]
+    optimizer = _optimizer(options, groups)
+    loss_sum, met = 0.0, 0
+    for number in range(local.epochs):
+        here, loss_sum, met = derive(seed, "epoch", number), 0.0, 0
+        for place, batch in enumerate(islice(epoch(here), local.steps)):
+            optimizer.zero_grad()
+            mean = loss(leaves, batch, derive(here, "dropout", place))
+            mean.backward()  # type: ignore[no-untyped-call]
+            if local.mu:
+                _pull(leaves, params, local.mu)
+            optimizer.step()
+            loss_sum, met = loss_sum + mean.item() * len(batch), met + len(batch)
+    return Trained({name: value.detach() for name, value in leaves.items()}, loss_sum / max(met, 1))
+
+
+def _pull(leaves: Params, start: Params, mu: float) -> None:
+    """The gradient of mu/2 |w - w_start|^2."""
+    for name, leaf in leaves.items():
+        if leaf.grad is not None:
+            leaf.grad.add_(leaf.detach() - start[name], alpha=mu)
+
+
+def _optimizer(options: Train, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+    if options.optimizer == "sgd":
+        return torch.optim.SGD(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+    kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
+    return kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+
+
+LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]
+
+
+def plain_update(task: Task, mu: float = 0.0) -> LocalUpdate:
+    """E epochs of everything the client assembled."""
+
+    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
+        local = Local(task.learning_rate(message), task.options.epochs, mu=mu, adjustment=task.adjustment(client))
+        return train(task, params, task.reader.read(client.train).examples, local, seed)
+
+    return update

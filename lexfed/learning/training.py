@@ -1,0 +1,63 @@
+"""The handler of `train`, and the server half that most methods share."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lexfed.core.params import ParameterSplit
+from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.corpus.population import Client
+from lexfed.federation import ClientState, Federation, Handler, ServerProgram, ServerState, Steps, once
+from lexfed.learning.holding_back import HELD, counted, may_fall_silent
+from lexfed.learning.parts import Parts
+from lexfed.learning.private_table import PrivatePart
+from lexfed.learning.task import LocalUpdate, Train, Trained
+from lexfed.privacy.mechanism import Mechanism
+from lexfed.wire import Message, below, pack
+
+
+def trainer(parts: Parts, split: ParameterSplit, private: PrivatePart, update: LocalUpdate) -> Handler:
+    """Answer `train` as a classifier does, with the layers that are around its local update."""
+    watched = parts.layer(update, parts.task, private)
+    return updater(parts.task.options, split, private, watched, parts.mechanism)
+
+
+def updater(
+    options: Train, split: ParameterSplit, private: PrivatePart, update: LocalUpdate, mechanism: Mechanism
+) -> Handler:
+    """Assemble the model, update it, send how the shared part moved, keep the private part."""
+
+    def handle(message: Message, client: Client, before: ClientState) -> tuple[Message, ClientState]:
+        state = before if before.params else private.start(client)
+        shared = below("model", message.arrays)
+        seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
+        after = update(split.join(shared, state.params), client, state, message, seed)
+        texts = after.texts or len(client.train)
+        delta = {name: _moved(after, name, value) for name, value in shared.items()}
+        bounded = mechanism.bound(delta, texts, after.loss, message, derive(seed, "bound"))
+        reply = Message(pack(bounded, options.upload, torch_generator(derive(seed, "rounding"))))
+        kept = ClientState(split.private(after.params), state.blobs)
+        if after.held_back:
+            return Message() if may_fall_silent(mechanism) else reply, counted(HELD, 1, before, kept)
+        return reply, kept
+
+    return handle
+
+
+def _moved(after: Trained, name: str, before: Tensor) -> Tensor:
+    return torch.zeros_like(before) if after.held_back else after.params[name] - before
+
+
+def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:
+    """Initialise what is shared, then average it, round after round."""
+
+    def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
+        def init(s: ServerState) -> ServerState:
+            return replace(s, params=split.shared(parts.task.init(derive(seed, "init"))))
+
+        state = yield from once(state, "init", init)
+        rounds = parts.loop()
+        return (yield from rounds(federation, state, until=parts.rounds, seed=seed))
+
+    return server

@@ -1,0 +1,88 @@
+"""An audit for people: one row per attack and cell, the threat model, and what to make of it."""
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lexfed.audit.closed_form.attackers import THREATS
+from lexfed.core.files import write_atomically
+from lexfed.report.page import STYLE, table
+
+Row = Mapping[str, Any]
+
+COLUMNS: Mapping[str, str] = {
+    "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts", "optimizer": "optimizer",
+    "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
+    "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
+    "tpr_at_01pct_fpr": "TPR at 0.1 %", "precision": "precision", "recall": "recall", "exposure": "exposure",
+    "correlation": "correlation", "nothing_to_read": "nothing to read",
+    "dp_limit": "allowed at 1 %", "epsilon": "epsilon", "accuracy": "accuracy",
+    "majority": "always the majority", "round": "round", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
+}  # fmt: skip
+TITLES = {
+    "rows": "Rows of a shared table that moved are words",
+    "span": "Words in the span of the first matrix that travels",
+    "norms": "Words by the length of their vectors",
+    "sentences": "Is this sentence of the client's?",
+    "labels": "How frequent is each class?",
+    "inversion": "Texts whose gradient the upload is (gradient inversion)",
+    "output rows": "Rows of the output that moved are words: those that come next, or beside, and words drawn against them",
+    "agreement": "Which words of an agreed list does one organisation alone hold?",
+    "canaries": "Planted phrases among 10,000 others (exposure in bits; by chance 1.44)",
+    "gender": "Which gender is the user?",
+    "age": "How old is the user? (below 20, below 30, older)",
+    "threshold": "Was this text trained on? By its loss",
+    "lira": "Was this text trained on? By a likelihood ratio (LiRA)",
+    "lira offline": "Was this text trained on? By models that have not seen it (offline LiRA)",
+}
+
+
+def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """A title, heads and cells for each attack; what says nothing in all of its rows is left out."""
+    for attack in dict.fromkeys(row["attack"] for row in rows):
+        own = [row for row in rows if row["attack"] == attack]
+        shown = [key for key in COLUMNS if any(row[key] is not None for row in own)]
+        shown = [key for key in shown if key != "attacker" or len({row["attacker"] for row in own}) > 1]
+        shown = [key for key in shown if key != "nothing_to_read" or any(row[key] for row in own)]
+        if "recall_at_n" in shown:  # of a ranking: precision and recall are those of its first n
+            shown = [key for key in shown if key not in ("precision", "recall")]
+        name = TITLES.get(attack, attack)  # an attribute of users may be called anything
+        title = name if "attacker" in shown else f"{name} (attacker: {own[0]['attacker']})"
+        yield title, [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in own]
+
+
+def cell(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    if key.endswith("_interval"):
+        return f"{value[0]:.2f}–{value[1]:.2f}"
+    if key == "defence":
+        return str(value).replace("defences.", "").replace("privacy.", "")
+    digits = 3 if key.startswith("tpr_") or key == "dp_limit" else 2  # chance is 0.01, or 0.001
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def threats(rows: Sequence[Row]) -> list[str]:
+    """Who the attackers are; and that an attack which fails is no proof."""
+    met = dict.fromkeys(row["attacker"] for row in rows)
+    lines = [f"{name}: {THREATS[name]}" for name in met if name in THREATS]
+    words = "Words found: of a client's n distinct words, those among the first n guesses; the prior needs no upload."
+    chance = "By chance: AUC 0.5, TPR as large as the share of others accused (0.01 at 1 %, 0.001 at 0.1 %)."
+    return [*lines, words, chance, "An attack that finds nothing is no proof: another one may."]
+
+
+def write(folder: Path, rows: Sequence[Row]) -> Path:
+    tables = "".join(f"<h2>{html.escape(title)}</h2>{table(heads, cells)}" for title, heads, cells in sections(rows))
+    remarks = "".join(f"<li>{html.escape(line)}</li>" for line in threats(rows))
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>lexfed: audit</title><style>{STYLE}
+body {{ max-width: 90rem }} td, th {{ white-space: nowrap; text-align: left }}
+</style></head><body><h1>What uploads give away</h1>
+<h2>Threat model</h2><ul>{remarks}</ul>
+{tables}</body></html>
+"""
+    path = folder / "audit.html"
+    write_atomically(path, page.encode())
+    return path

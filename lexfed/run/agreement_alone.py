@@ -1,0 +1,98 @@
+"""Vocabulary work alone: an agreement in simulation, without training; a vocabulary read from a file or a run."""
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lexfed.agreement import word_list
+from lexfed.agreement.proposals import SPELL, listed
+from lexfed.agreement.protocol import VOCABULARY, agree, handlers
+from lexfed.core.errors import CheckpointError, ConfigError, DataError
+from lexfed.core.files import write_atomically
+from lexfed.core.seeds import Seed, derive, root
+from lexfed.corpus import population
+from lexfed.experiment.assembly import simulated
+from lexfed.experiment.config import Config
+from lexfed.federation import Federation, Method, ServerState, Steps, once, tapped
+from lexfed.report.revealed import Revealed, reveal
+from lexfed.run import checkpoint
+from lexfed.run.rundir import RunDir
+from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.store import Store
+from lexfed.vocabulary import scan
+from lexfed.vocabulary.word import Vocabulary
+from lexfed.wire import ClientId, Message, Verb
+
+
+@dataclass(frozen=True)
+class Outcome:
+    vocabulary: Vocabulary
+    state: ServerState
+    revealed: Revealed
+
+
+def run(config: Config, old: Vocabulary | None = None) -> Outcome:
+    """Agree as the configuration says, and find out what each organisation gave away."""
+    options = config.agreement
+    people = population.build(config.data, derive(root(config.seed), "data"))
+
+    def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
+        return (yield from once(state, "agree", lambda s: agree(federation, s, options, seed, old)))
+
+    said = Said()
+    with tempfile.TemporaryDirectory(prefix="lexfed-") as folder:
+        site = Site(Method(handlers(options), server), people, Store(Path(folder)), simulated(config, people))
+        federation = tapped(simulate(site), up=said.note)
+        (state,) = server(federation, derive(root(config.seed), "server"), ServerState())
+    vocabulary = word_list.from_bytes(state.blobs[VOCABULARY])
+    counts = [scan.count(people.client(k).train, longest=options.longest) for k in range(len(people))]
+    return Outcome(vocabulary, state, reveal(vocabulary, counts, options, said.proposed, said.told))
+
+
+@dataclass
+class Said:
+    """What the server was told, from the messages themselves."""
+
+    proposed: dict[ClientId, int] = field(default_factory=dict)
+    told: dict[ClientId, set[str]] = field(default_factory=dict)
+
+    def note(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
+        words = listed(reply.blobs.get("words", b""))
+        self.told.setdefault(client, set()).update(name.decode() for name in words)
+        if verb is not SPELL:
+            self.proposed[client] = max(self.proposed.get(client, 0), len(reply.arrays.get("hashes", words)))
+
+
+def read(path: Path) -> Vocabulary:
+    """The vocabulary of a file that `write` made, or of a run directory."""
+    if not path.exists():
+        raise ConfigError(f"there is no file {path}")
+    if not path.is_dir():
+        return word_list.from_bytes(path.read_bytes(), str(path))
+    return _of_run(RunDir(path))
+
+
+def _of_run(run: RunDir) -> Vocabulary:
+    finished = run.artifacts / "vocabulary.json"
+    if finished.is_file():
+        return word_list.from_bytes(finished.read_bytes(), str(finished))
+    try:
+        kept = checkpoint.load(run.checkpoint).state.blobs.get(VOCABULARY, b"")
+    except CheckpointError:
+        kept = b""
+    if kept:
+        return word_list.from_bytes(kept, str(run.checkpoint))
+    plain = run.artifacts / "vocabulary.txt"  # of a run whose words were not agreed on but given
+    if not plain.is_file():
+        raise DataError(f"{run.path} holds no vocabulary that all know")
+    tokens = tuple(plain.read_text(encoding="utf-8").split("\n")[:-1])
+    return Vocabulary(tokens, (0,) * len(tokens))
+
+
+def refuse_existing(path: Path | None) -> None:
+    if path is not None and path.exists():
+        raise ConfigError(f"{path} exists already, and others may count on its ids; choose another --out")
+
+
+def write(path: Path, vocabulary: Vocabulary) -> None:
+    write_atomically(path, word_list.to_bytes(vocabulary))

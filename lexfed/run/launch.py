@@ -1,0 +1,146 @@
+"""Starting, resuming and forking runs: everything is checked first, and only then is anything written."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.experiment import config
+from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.experiment.config import Config
+from lexfed.report import page, progress
+from lexfed.report import tensorboard as events
+from lexfed.run import checkpoint, rundir
+from lexfed.run.checkpoint import Checkpoint
+from lexfed.run.rundir import Record, RunDir
+from lexfed.run.session import Run, execute
+from lexfed.runtime.recording import Recorder
+from lexfed.runtime.store import Store
+
+STATE_TABLES = ("data", "vocabulary", "model", "tokenizer", "language_model")  # what gives a state its meaning
+
+
+@dataclass(frozen=True)
+class Manner:
+    """What changes no result."""
+
+    workers: int = 0
+    record_wire: Path | None = None
+    tensorboard: bool = False
+
+
+def start(path: Path, settings: Sequence[str], out: Path | None, source: Path | None, manner: Manner) -> RunDir:
+    """A new run, or a fork of another run's checkpoint."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a directory; to go on with a run: lexfed run {path} --resume")
+    parsed = config.load(path, settings)
+    out = out or rundir.default_path(parsed)
+    rundir.refuse_existing(out)
+    if manner.record_wire is not None:
+        rundir.refuse_existing(manner.record_wire)
+        if manner.record_wire.resolve() == out.resolve():
+            raise ConfigError("--record-wire and --out must be different directories")
+    if manner.tensorboard:
+        events.require()
+    assembly = assemble(parsed)  # everything that can be wrong with the input shows here
+    if manner.record_wire is not None:
+        Recorder(manner.record_wire).begin()
+    if source is not None:
+        kept = _fork(source, assembly, out)
+    else:
+        kept = None
+        rundir.create(out, parsed)
+    with RunDir(out).lock():
+        return _run(Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire), manner)
+
+
+def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
+    """Go on where a run stopped. Only its number of rounds may change, and only upward."""
+    directory = RunDir(path)
+    if not (path / "config.toml").is_file():
+        raise ConfigError(f"{path} is not a run directory (no config.toml)")
+    if manner.tensorboard:
+        events.require()
+    with directory.lock():
+        before = directory.config()
+        parsed = config.load(path / "config.toml", settings)
+        _check_growth(before, parsed)
+        kept = checkpoint.load(directory.checkpoint) if (directory.checkpoint / checkpoint.MANIFEST).exists() else None
+        if kept is not None and kept.experiment != directory.fingerprint():
+            raise CheckpointError(f"the checkpoint in {directory.checkpoint} is of another run")
+        assembly = assemble(parsed)
+        directory.write_rounds(parsed.rounds)
+        return _run(Run(assembly, directory, kept, manner.workers, manner.record_wire), manner)
+
+
+def _check_growth(before: Config, after: Config) -> None:
+    changed = [key for key in config.differences(before, after) if key != "rounds"]
+    if changed:
+        raise ConfigError(f"a resumed run keeps its configuration, but {changed[0]} was changed; fork it with --from")
+    if after.rounds < before.rounds:
+        raise ConfigError(f"rounds can only grow on resume: {before.rounds} -> {after.rounds}")
+    if after.rounds > before.rounds and after.entry.has("counts epochs"):
+        raise ConfigError(f"{after.method} counts epochs, not rounds: fork it with --from and {after.method}.epochs")
+
+
+def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
+    """Copy records and client states up to another run's checkpoint; what a killed round left behind it is not copied."""
+    kept_round = source.parent.name == "kept"
+    origin = RunDir(source.parents[1] if kept_round else source.parent if source.name == "checkpoint" else source)
+    if not (origin.path / "config.toml").is_file():
+        raise CheckpointError(f"{source} is not a run: --from wants a run directory, its checkpoint/ or its kept/ROUND")
+    folder = source if kept_round else origin.checkpoint
+    with origin.lock():
+        kept = checkpoint.load(folder)
+        for key in config.differences(origin.config(), assembly.config):
+            # what gives the state its meaning must be the same in both
+            if key in ("method", "seed") or key.split(".")[0] in STATE_TABLES:
+                raise CheckpointError(f"{source} is of another experiment: its {key} differs")
+        if kept.state.round >= assembly.method.rounds:
+            raise CheckpointError(f"{source} has {kept.state.round} rounds already: ask for more than that")
+        unfinished = rundir.create(out.with_name(f".{out.name}.fork"), assembly.config)
+        for record in origin.records():
+            if record["step"] <= kept.state.step:
+                unfinished.append(record)
+        Store(folder / "clients").copy_before(kept.state.step, Store(unfinished.clients))
+        ours = Checkpoint(kept.state, kept.closes_round, kept.tally, unfinished.fingerprint())
+        checkpoint.save(unfinished.checkpoint, ours)
+        unfinished.path.rename(out)  # a fork is there as a whole, or not at all
+    return ours
+
+
+def _run(run: Run, manner: Manner) -> RunDir:
+    console = Console()
+    settings, people, method = run.assembly.config, run.assembly.population, run.assembly.method
+    done = run.start.state.round if run.start else 0
+    console.print(
+        f"{settings.method} on {settings.data.name}: {len(people)} clients, {len(people.seen_text):,} texts, "
+        f"{method.rounds} rounds" + (f", {done} done" if done else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+    try:
+        progress.show(_records(run, manner), method.rounds, done, console)
+    except KeyboardInterrupt:
+        words = ["lexfed", "run", str(run.directory.path), "--resume"]
+        words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
+        console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
+        raise
+    summary = run.directory.summary()
+    if summary["stopped"] == "diverged":
+        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
+        console.print(f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False)
+    elif summary["stopped"] == "budget":
+        console.print(f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False)
+    if summary["privacy"]:
+        console.print(summary["privacy"], soft_wrap=True, highlight=False)
+    page.write(run.directory)
+    return run.directory
+
+
+def _records(run: Run, manner: Manner) -> Iterator[Record]:
+    records = execute(run)
+    return events.with_events(records, run.directory.path / "tensorboard") if manner.tensorboard else records

@@ -1,0 +1,186 @@
+"""A run: consume a method's server program, and do around it what is nobody else's business.
+
+Checkpoints, evaluation, records, artefacts and the summary happen here, between two states of the generator; progress and
+reports belong to whoever consumes the records this module yields.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lexfed.core.errors import BudgetSpent, DivergedError
+from lexfed.core.memory import give_back, return_large_blocks
+from lexfed.core.seeds import derive, root
+from lexfed.experiment.assembly import Assembly
+from lexfed.federation import Federation, ServerState, Study, robust
+from lexfed.federation.robust import rule_of
+from lexfed.federation.server_optimizer import released
+from lexfed.privacy.accounting import to_json
+from lexfed.run import checkpoint, summary
+from lexfed.run.checkpoint import Checkpoint
+from lexfed.run.rundir import Record, RunDir
+from lexfed.runtime.meter import Tally, metered
+from lexfed.runtime.recording import Recorder, recorded
+from lexfed.runtime.simulation import simulate, site_of
+from lexfed.runtime.store import Store
+from lexfed.runtime.threads import threads
+from lexfed.runtime.workers import workers
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a run needs. The last two change no result."""
+
+    assembly: Assembly
+    directory: RunDir
+    start: Checkpoint | None = None  # where it goes on
+    workers: int = 0  # 0: in this process
+    record_wire: Path | None = None
+
+    @property
+    def study(self) -> Study:
+        study = self.assembly.method.study
+        if study is None:
+            raise ValueError("a method is studied: its kind brings a study if it does not")
+        return study
+
+
+def execute(run: Run) -> Iterator[Record]:
+    """Run to the end, yielding each round's record as it is written. The caller holds the directory's lock."""
+    give_back()
+    torch.set_num_threads(1)  # small models lose with more; and bits must not depend on how many cores there are
+    with ExitStack() as stack:
+        recorder = Recorder(run.record_wire) if run.record_wire else None
+        tally = Tally(**(run.start.tally if run.start else {}))
+        federation = metered(_federation(run, stack, recorder), tally)
+        server = Server(run, federation, tally, run.directory.fingerprint())
+        yield from server.rounds()
+        server.finish()
+
+
+def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federation:
+    """The clients, in this process or in others, as the configuration wants them added up."""
+    config = run.assembly.config
+    site = site_of(run.assembly, Store(run.directory.clients), recorder)
+    federation = simulate(site)
+    if config.entry.has("threads"):
+        return_large_blocks()
+    if run.workers and config.entry.has("threads"):
+        federation = stack.enter_context(threads(site, run.workers))
+    elif run.workers:
+        federation = stack.enter_context(workers(site, config, run.workers))
+    rule = rule_of(config.aggregation)
+    if rule is not None:
+        federation = replace(federation, total=robust(federation.ask, rule))
+    return recorded(federation, recorder) if recorder else federation
+
+
+@dataclass
+class Server:
+    """The server's program as it runs: the last state that is kept, and how it ended."""
+
+    run: Run
+    federation: Federation
+    tally: Tally
+    fingerprint: str
+    state: ServerState = field(default_factory=ServerState)
+    stopped: str = "finished"
+
+    def rounds(self) -> Iterator[Record]:
+        start = self.run.start or Checkpoint(ServerState())
+        self.state = start.state
+        records = self.run.directory.truncate(self.state.step)
+        if start.closes_round:
+            if not records or records[-1]["step"] < self.state.step:  # killed between checkpoint and record
+                yield self._record()
+            self.tally.reset()
+        secret = derive(root(self.run.assembly.config.seed), "server")
+        server = self.run.assembly.method.server(self.federation, secret, self.state)
+        started = time.perf_counter()
+        for after in _until_it_ends(server):
+            self.tally.seconds += time.perf_counter() - started
+            good = self._good(after)
+            if good is None:
+                break
+            if self._keep(good):
+                yield self._record()
+                self.tally.reset()
+            started = time.perf_counter()
+
+    def _good(self, after: "ServerState | DivergedError | BudgetSpent") -> ServerState | None:
+        """The state, if training goes on from it; None: it ends here."""
+        if isinstance(after, BudgetSpent):
+            self.stopped = f"budget: {after}"
+        elif isinstance(after, DivergedError) or _diverged(after, self.tally):
+            self.stopped = f"diverged: {after}" if isinstance(after, DivergedError) else "diverged"
+            # the last good state stays, whatever was done in place
+            self.state = checkpoint.load(self.run.directory.checkpoint).state
+        else:
+            return after
+        return None
+
+    def _keep(self, after: ServerState) -> bool:
+        """Write the state down, before anything derived from it leaves this process; whether a record is due."""
+        closes_round = after.round > self.state.round
+        due = closes_round or (after.done != self.state.done and self.run.study.due(after))
+        self.state = after
+        give_back()
+        directory = self.run.directory
+        kept = Checkpoint(after, due, asdict(self.tally), self.fingerprint)
+        checkpoint.save(directory.checkpoint, kept)
+        if closes_round and after.round in self.run.assembly.config.keep:
+            folder = directory.kept(after.round)
+            checkpoint.save(folder, kept)
+            Store(directory.clients).copy_before(after.step, Store(folder / "clients"))
+        return due
+
+    def _record(self) -> Record:
+        """The line of this round: what was counted, and scores if they are due."""
+        started, state = time.perf_counter(), self.state
+        method, kept = self.run.assembly.method, self.run.assembly.config.keep
+        last = state.round == method.rounds or state.round in kept or self.run.study.due(state)
+        scores = self._scores(last)
+        self.tally.evaluation_seconds = time.perf_counter() - started
+        counted = {"round": state.round, "step": state.step, **asdict(self.tally)}
+        record = {**counted, "ledger": to_json(state.ledger), "metrics": scores}
+        self.run.directory.append(record)
+        return record
+
+    def _scores(self, last: bool) -> Figures:
+        every = self.run.assembly.config.evaluation.every
+        if last or (every and self.state.round % every == 0):
+            return dict(self.run.study.score(self.federation, self._released(), last))
+        return {}
+
+    def _released(self) -> ServerState:
+        return replace(self.state, params=released(self.state.params, self.state.opt_state))
+
+    def finish(self) -> None:
+        directory = self.run.directory
+        directory.artifacts.mkdir(exist_ok=True)
+        self.run.study.artifacts(self._released(), directory.artifacts)
+        # who stops early has not been scored as at the end
+        early = self.stopped.startswith("budget") and self.state.params
+        last = self._scores(last=True) if early else None
+        directory.write_summary(summary.of(self.run.assembly, directory, self.state, self.stopped, last))
+
+
+def _until_it_ends(server: Iterator[ServerState]) -> Iterator[ServerState | DivergedError | BudgetSpent]:
+    try:
+        yield from server
+    except (DivergedError, BudgetSpent) as error:
+        yield error
+
+
+def _diverged(state: ServerState, tally: Tally) -> bool:
+    if tally.loss is not None and not math.isfinite(tally.loss):
+        return True
+    return not all(bool(torch.isfinite(value).all()) for value in state.params.values())

@@ -1,0 +1,74 @@
+"""summary.json: the figures of a run. Every key of the contract is there, null where it has no meaning."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lexfed.core.figures import SUMMARY
+from lexfed.core.params import count
+from lexfed.experiment.assembly import Assembly
+from lexfed.federation import ServerState
+from lexfed.learning.holding_back import held_back
+from lexfed.privacy.accounting import to_json
+from lexfed.run.rundir import Record, RunDir
+from lexfed.runtime.store import Store
+
+Figures = dict[str, Any]
+
+
+def of(
+    assembly: Assembly, directory: RunDir, state: ServerState, stopped: str, last: Mapping[str, Any] | None
+) -> Figures:
+    """`last`: scores of a run that stopped early, which no record has."""
+    records, study = directory.records(), assembly.method.study
+    scores = last if last is not None else records[-1]["metrics"] if records else {}
+    figures = {
+        **(study.summary(records) if study is not None else {}),
+        **{key: value for key, value in scores.items() if key != "scored_clients"},
+        **_counted(assembly, state, records),
+        "stopped": stopped.partition(":")[0],
+        "reason": stopped.partition(": ")[2] or None,
+        **_privacy(assembly, state),
+        **_held_back(assembly, directory, state),
+    }
+    return {key: figures.get(key) for key in dict.fromkeys([*SUMMARY, *figures])}
+
+
+def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> Figures:
+    up, clients = sum(r["bytes_up"] for r in records), sum(r["clients"] for r in records)
+    return {
+        "name": assembly.config.name,
+        "method": assembly.config.method,
+        "seed": assembly.config.seed,
+        "rounds": state.round,
+        "clients": len(assembly.population),
+        "seconds": sum(record["seconds"] + record["evaluation_seconds"] for record in records),
+        "bytes_up": up,
+        "bytes_down": sum(record["bytes_down"] for record in records),
+        "bytes_up_per_client_round": up / clients if clients else None,
+        "parameters_shared": count(state.params),
+    }
+
+
+def _held_back(assembly: Assembly, directory: RunDir, state: ServerState) -> Figures:
+    """How often clients sent nothing: they keep it for themselves, and only a simulation can look. It never travels."""
+    config = assembly.config
+    if not config.defences.minimum_words and config.self_audit.limit is None:
+        return {}
+    store = Store(directory.clients)
+    clients = range(len(assembly.population))
+    return {"held_back": held_back(store.load(client, (state.step, 0)) for client in clients)}
+
+
+def _privacy(assembly: Assembly, state: ServerState) -> Figures:
+    """What was spent, against whom it holds, and where that ends."""
+    promise = assembly.promise
+    if promise is None:
+        return {}
+    this_run, deployment = promise.epsilons(state.ledger)
+    return {
+        "epsilon_this_run": this_run,
+        "epsilon_deployment": deployment,
+        "delta": promise.delta,
+        "privacy": promise.words(this_run, deployment),
+        "ledger": to_json(state.ledger),
+    }

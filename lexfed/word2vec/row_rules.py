@@ -1,0 +1,89 @@
+"""What the sum of sparse updates means for a table: every rule is a `release` over sums of rows, counts and nodes.
+
+The frequencies of words are Zipfian. To average divides a word that one organisation alone has met by the number of
+organisations; to add multiplies the step of a frequent word by it, which diverges. `add_rare` adds what is rare and averages
+what is frequent: delta_row = sum_k delta_k,row / clip(count_row / cap, 1, nodes that moved the row).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lexfed.core.errors import DivergedError
+from lexfed.core.kernels import add_rows, longest_sum
+from lexfed.core.params import Params, Rows, Update
+from lexfed.core.seeds import Seed
+from lexfed.privacy.mechanism import Asked, deltas
+from lexfed.word2vec.options import Rule
+
+VERSION, CHANGED, SQUARES = "version", "changed", "squares"
+LARGEST = 1e3  # the norm of a word vector in good health is below 20
+
+
+def start(tables: Params, changed: bool) -> Params:
+    """Version 0 is what everybody can make alone; tables that differ from it are version 1."""
+    marks = {f"{CHANGED}/{n}": torch.full((len(table),), int(changed), dtype=torch.int32) for n, table in tables.items()}
+    return {VERSION: torch.tensor(int(changed)), **marks}
+
+
+def changed_since(tables: Params, state: Params, version: int) -> Mapping[str, Rows]:
+    """The rows that a replica of this version lacks."""
+    result = {}
+    for name, table in tables.items():
+        ids = torch.nonzero(state[f"{CHANGED}/{name}"] > version).flatten()
+        result[name] = Rows(ids, table[ids])
+    return result
+
+
+@dataclass(frozen=True)
+class RowRule:
+    rule: Rule
+    cap: float
+
+    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
+        version = state[VERSION] + 1
+        kept, update = {**state, VERSION: version}, {}
+        for name, rows in deltas(total).items():
+            if isinstance(rows, Rows):
+                update[name] = Rows(rows.ids, self._step(name, rows, total, kept))
+                kept[f"{CHANGED}/{name}"][rows.ids] = int(version)  # in place: what is kept of a table is as long as it
+        return update, kept
+
+    def _step(self, name: str, rows: Rows, total: Update, kept: dict[str, Tensor]) -> Tensor:
+        """What the rows move by; the sum is used up by it, so that no second table of rows is made."""
+        nodes = rows.nodes if rows.nodes is not None else torch.ones(len(rows.ids))
+        counts = rows.counts if rows.counts is not None else nodes
+        clients = total["nodes"]
+        if self.rule == "mean" and isinstance(clients, Tensor):  # the paper's: every row by all that took part
+            return rows.values.div_(clients)
+        if self.rule == "row_mean":
+            return rows.values.div_(nodes[:, None])
+        if self.rule == "row_adagrad":
+            squares = kept.setdefault(f"{SQUARES}/{name}", torch.zeros(len(kept[f"{CHANGED}/{name}"])))
+            squares[rows.ids] += rows.values.square().mean(1)
+            return rows.values.div_(squares[rows.ids].sqrt().clamp_min(1e-8)[:, None])
+        share = (counts / self.cap).clamp_min(1)  # row_cap: as if the row had been moved `cap` times at most
+        return rows.values.div_((torch.minimum(share, nodes) if self.rule == "add_rare" else share)[:, None])
+
+
+@dataclass(frozen=True)
+class RowStep:
+    """Move the rows, in place: a step costs what it touches, not what the vocabulary is long.
+
+    A step that would leave a row no number, or far too long, is refused before anything is written.
+    """
+
+    def step(self, params: Params, update: Update, slots: Mapping[str, Params]) -> tuple[Params, Mapping[str, Params]]:
+        moved = {name: rows for name, rows in update.items() if isinstance(rows, Rows)}
+        for name, rows in moved.items():
+            longest = longest_sum(params[name].numpy(), rows.ids.numpy(), rows.values.numpy())
+            if not longest < LARGEST:  # NaN is not below anything
+                raise DivergedError(
+                    f"rows of the {name} table exploded (norm {longest:.3g}): lower word2vec.lr or word2vec.cap, "
+                    "or take word2vec.rule = 'row_mean'"
+                )
+        for name, rows in moved.items():
+            add_rows(params[name].numpy(), rows.ids.numpy(), rows.values.numpy())
+        return params, slots

@@ -1,0 +1,40 @@
+"""The server's side of replicas: who holds which version, and which rows it lacks."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lexfed.federation import Federation, Requests, ServerState, clock
+from lexfed.models.skipgram import INPUT
+from lexfed.wire import ClientId, Message, pack
+from lexfed.word2vec.replica import VOCABULARY as LIST
+from lexfed.word2vec.row_rules import VERSION as NOW
+from lexfed.word2vec.row_rules import changed_since
+from lexfed.word2vec.verbs import VERSION, VOCABULARY
+
+
+def requests(federation: Federation, state: ServerState, cohort: Sequence[ClientId], ask: int) -> Requests:
+    """For each client the rows that changed since its version. Who has no vocabulary yet gets it first.
+
+    Versions are asked for once a round; within it everyone who answers is brought along from step to step.
+    """
+    now = int(state.mechanism_state[NOW])
+    versions = dict.fromkeys(cohort, now - 1) if ask else versions_of(federation, state, cohort)
+    messages = {since: rows_message(state, ask, since) for since in sorted(set(versions.values()))}
+    return {client: messages[since] for client, since in versions.items()}
+
+
+def versions_of(federation: Federation, state: ServerState, cohort: Sequence[ClientId]) -> dict[ClientId, int]:
+    hello = clock(state, ask=0)
+    versions = {c: int(reply.meta["version"]) for c, reply in federation.ask(VERSION, dict.fromkeys(cohort, hello))}
+    newcomers = [client for client, held in versions.items() if held < 0]
+    welcome = replace(hello, blobs={LIST: state.blobs[LIST]})
+    for client, _ in federation.ask(VOCABULARY, dict.fromkeys(newcomers, welcome)):
+        versions[client] = 0
+    return {client: held for client, held in versions.items() if held >= 0}
+
+
+def rows_message(state: ServerState, ask: int, since: int) -> Message:
+    rows = changed_since(state.params, state.mechanism_state, since)
+    height, width = state.params[INPUT].shape
+    shape = {"since": since, "version": int(state.mechanism_state[NOW]), "rows": height, "width": width}
+    return Message(pack({f"rows/{name}": some for name, some in rows.items()}), {**clock(state, ask).meta, **shape})
