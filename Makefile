@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-slow format clean
+.PHONY: demo test test-slow docs format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -18,10 +18,16 @@ test: $(VENV)/ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)/ready-dev
 	$(BIN)/pytest -m slow
+
+# what is made from the code: the reference of the configuration, the picture of the rooms
+docs: $(VENV)/ready-dev
+	$(BIN)/python -m lexfed.experiment.reference > docs/.configuration.md
+	mv docs/.configuration.md docs/configuration.md
+	$(BIN)/python tools/house.py graph docs/rooms.svg
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
@@ -35,7 +41,7 @@ $(READY): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,minilm,tensorboard]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,minilm,tensorboard,wordsim]'
 	touch $@ $(READY)
 
 clean:

@@ -3,10 +3,11 @@
     python benchmarks/same_bits.py hashes CHECKOUT OUT.json [--only NAME ...] [--all]
     python benchmarks/same_bits.py compare ONE.json OTHER.json
 
-`hashes` runs the quick experiments with the code of a checkout and writes the SHA-256 of what each run leaves behind: its
-artefacts, its records and its summary (seconds aside), its clients' stores, and the quick audit's rows. One experiment is
-killed twice and resumed, one has two workers. `--all` adds a small run of each method, defence and attack. `compare`
-prints a line per file, and exits with 1 if any differs.
+`hashes` runs the quick experiments with the code of a checkout and writes the SHA-256 of what each
+run leaves behind: its artefacts, its records and its summary (seconds aside), its clients' stores,
+and the quick audit's rows. One experiment is killed twice and resumed, one has two workers. `--all`
+adds a small run of each method, defence and attack. `compare` prints a line per file, and exits
+with 1 if any differs.
 
 What a file holds is compared, not how its header is ordered; numbers of formats are left out.
 """
@@ -28,11 +29,23 @@ from safetensors import safe_open
 
 TIMES = {"seconds", "evaluation_seconds", "format"}  # what may differ between two equal runs
 
-SMALL = ("rounds=3", "data.limit=1200", "evaluation.limit=200", "local_only.epochs=1", "centralised.epochs=1")
+SMALL = (
+    "rounds=3",
+    "data.limit=1200",
+    "evaluation.limit=200",
+    "local_only.epochs=1",
+    "centralised.epochs=1",
+)
 NOISY = ("privacy.clip=1.0", "privacy.noise=0.5")
 LITTLE = ("rounds=4", "data.clients=300", "data.unseen=20", "tokenizer_for_free.switch=[2]", "language_model.width=32",
           "tokenizer_for_free.sample_words=3000", "tokenizer.size=600")  # fmt: skip
-FEW = ("audit.sentences=[4]", "audit.clients=2", "audit.others=100", "audit.candidates=2000", 'audit.defences=["none"]')
+FEW = (
+    "audit.sentences=[4]",
+    "audit.clients=2",
+    "audit.others=100",
+    "audit.candidates=2000",
+    'audit.defences=["none"]',
+)
 
 # name: command, configuration, settings, options, kills
 Case = tuple[str, str, Sequence[str], Sequence[str], int]
@@ -81,7 +94,9 @@ MORE: dict[str, Case] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     hashing = commands.add_parser("hashes")
     hashing.add_argument("checkout", type=Path)
@@ -107,7 +122,9 @@ def hashes(checkout: Path, out: Path, only: Sequence[str], everything: bool) -> 
         with tempfile.TemporaryDirectory(prefix="lexfed-same-") as folder:
             _run(checkout, Path(folder), case)
             found[name] = dict(_of_folder(Path(folder) / "run"))
-            found[name] |= {f"wire/{key}": value for key, value in _of_folder(Path(folder) / "wire")}
+            found[name] |= {
+                f"wire/{key}": value for key, value in _of_folder(Path(folder) / "wire")
+            }
         print(f"{name}: {len(found[name])} files, {time.monotonic() - started:.0f} s", flush=True)
         out.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -118,7 +135,10 @@ def compare(one: dict[str, dict[str, str]], other: dict[str, dict[str, str]]) ->
         files = sorted({**one[name], **other[name]})
         differing = [file for file in files if one[name].get(file) != other[name].get(file)]
         digest = hashlib.sha256(json.dumps(one[name], sort_keys=True).encode()).hexdigest()[:16]
-        print(f"{name}: {len(files)} files, {len(differing)} differ" + ("" if differing else f"  ({digest})"))
+        print(
+            f"{name}: {len(files)} files, {len(differing)} differ"
+            + ("" if differing else f"  ({digest})")
+        )
         for file in differing:
             which = "in both" if file in one[name] and file in other[name] else "in one alone"
             print(f"    {file} ({which})")
@@ -128,19 +148,29 @@ def compare(one: dict[str, dict[str, str]], other: dict[str, dict[str, str]]) ->
     return int(wrong > 0)
 
 
-# --- running ---------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 def _run(checkout: Path, folder: Path, case: Case) -> None:
     command, config, settings, options, kills = case
-    words = [command, str(checkout / "experiments" / "quick" / f"{config}.toml"), "--out", str(folder / "run")]
+    words = [
+        command,
+        str(checkout / "experiments" / "quick" / f"{config}.toml"),
+        "--out",
+        str(folder / "run"),
+    ]
     words += [word for setting in settings for word in ("--set", setting)]
     words += [option.format(wire=folder / "wire") for option in options]
     lines = 1
     for _ in range(kills):
         _killed(checkout, folder, words, lines)
         lines += 1
-        words = ["run", str(folder / "run"), "--resume", *(option.format(wire=folder / "wire") for option in options)]
+        words = [
+            "run",
+            str(folder / "run"),
+            "--resume",
+            *(option.format(wire=folder / "wire") for option in options),
+        ]
     _finish(_started(checkout, folder, words), words)
 
 
@@ -169,12 +199,20 @@ def _finish(process: "subprocess.Popen[str]", words: Sequence[str]) -> None:
         raise SystemExit(f"lexfed {' '.join(words)}\n{output}")
 
 
-# --- hashing ---------------------------------------------------------------------------------------------------------
+# --- hashing --------------------------------------------------------------------------------------
 
 
 def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:
     # what is read by people, is configuration, or says when and by whom it was written
-    skipped = {"report.html", "config.toml", "audit.html", "lock", "workers.lock", "state.json", "format.json"}
+    skipped = {
+        "report.html",
+        "config.toml",
+        "audit.html",
+        "lock",
+        "workers.lock",
+        "state.json",
+        "format.json",
+    }
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in skipped:
             name = str(path.relative_to(folder))
@@ -182,9 +220,15 @@ def _of_folder(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _of_file(path: Path) -> str:
-    readers: dict[str, Callable[[Path], Any]] = {".json": _json, ".jsonl": _lines, ".safetensors": _arrays}
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".json": _json,
+        ".jsonl": _lines,
+        ".safetensors": _arrays,
+    }
     reader = readers.get(path.suffix)
-    data = path.read_bytes() if reader is None else json.dumps(reader(path), sort_keys=True).encode()
+    data = (
+        path.read_bytes() if reader is None else json.dumps(reader(path), sort_keys=True).encode()
+    )
     return hashlib.sha256(data).hexdigest()
 
 
@@ -208,9 +252,14 @@ def _arrays(path: Path) -> Any:
         entries = {}
         for name in file.keys():  # noqa: SIM118
             value = file.get_tensor(name)
-            data = value.contiguous().view(-1).view(dtype=__import__("torch").uint8).numpy().tobytes()
+            data = (
+                value.contiguous().view(-1).view(dtype=__import__("torch").uint8).numpy().tobytes()
+            )
             entries[name] = [str(value.dtype), list(value.shape), hashlib.sha256(data).hexdigest()]
-    return {"meta": {key: value for key, value in meta.items() if key != "format"}, "arrays": entries}
+    return {
+        "meta": {key: value for key, value in meta.items() if key != "format"},
+        "arrays": entries,
+    }
 
 
 if __name__ == "__main__":

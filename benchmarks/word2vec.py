@@ -1,14 +1,15 @@
-"""Federated Word2Vec beside gensim on text8, and what a FedSGD iteration costs as the vocabulary grows.
+"""Federated Word2Vec beside gensim on text8, and what a FedSGD iteration costs as the vocabulary
+grows.
 
     LEXFED_DATA=... python benchmarks/word2vec.py [--repeats 3] [--parts speed steps memory]
 
-speed   ten federated nodes on two threads, and gensim with one and two workers, in turn: the same text (text8, all windows),
-        the same 200 dimensions, window, negatives and subsampling; each scored on the same held-out pairs and on WordSim353.
-        gensim makes one pass. lexfed makes two, so that its vectors are as good: words per second count both. The last
-        column counts the text once, whatever it took to be as good. Both are timed from text: the turning of words into
-        numbers is in lexfed's time, as it is in gensim's.
-steps   FedSGD as in the paper (2,048 pairs, 64 negatives) at 50,000 and 200,000 words, in turn: time of an iteration, bytes.
-memory  `lexfed run` with 200,000 words, ten nodes: its peak, in both modes.
+speed  ten federated nodes on two threads, and gensim with one and two workers, in turn: the same text (text8, all windows),
+       the same 200 dimensions, window, negatives and subsampling; each scored on the same held-out pairs and on WordSim353.
+       gensim makes one pass. lexfed makes two, so that its vectors are as good: words per second count both. The last
+       column counts the text once, whatever it took to be as good. Both are timed from text: the turning of words into
+       numbers is in lexfed's time, as it is in gensim's.
+steps  FedSGD as in the paper (2,048 pairs, 64 negatives) at 50,000 and 200,000 words, in turn: time of an iteration, bytes.
+memory `lexfed run` with 200,000 words, ten nodes: its peak, in both modes.
 
 Results are printed as Markdown and written to benchmarks/word2vec.json.
 """
@@ -62,17 +63,27 @@ def scores(assembly: Assembly, tables: dict[str, Any]) -> Figures:
     clients = [assembly.population.client(number) for number in range(len(assembly.population))]
     pairs = [heldout_pairs(replica, client, assembly.config.word2vec) for client in clients]
     loss = sum(p.loss(tables) for p in pairs) / sum(len(p.centres) for p in pairs)
-    return {"heldout_loss": loss, "wordsim353": word_figures(replica.vocabulary, tables, analogies=False)["wordsim353"]}
+    return {
+        "heldout_loss": loss,
+        "wordsim353": word_figures(replica.vocabulary, tables, analogies=False)["wordsim353"],
+    }
 
 
 def federated(settings: tuple[str, ...] = AS_GOOD) -> tuple[Assembly, Figures]:
     """Agree, untimed; then everything from text to tables, timed."""
     assembly = assemble(config.load(CONFIG, settings))
-    with tempfile.TemporaryDirectory() as folder, threads(Site(assembly, Store(Path(folder))), 2) as federation:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        threads(Site(assembly, Store(Path(folder))), 2) as federation,
+    ):
         server = assembly.method.server(federation, root(0), ServerState())
         agreed, _start = next(server), next(server)
         state, wall, cpu = timed(lambda: list(server)[-1])
-    words = sum(len(text.tokens) for (_, kind), text in assembly.method.score.replica.texts.items() if kind == "train")  # type: ignore[union-attr]
+    words = sum(
+        len(text.tokens)
+        for (_, kind), text in assembly.method.score.replica.texts.items()
+        if kind == "train"
+    )  # type: ignore[union-attr]
     tables = {name: table.numpy() for name, table in state.params.items()}
     passes = assembly.config.word2vec.epochs
     return assembly, {
@@ -82,11 +93,17 @@ def federated(settings: tuple[str, ...] = AS_GOOD) -> tuple[Assembly, Figures]:
 
 
 def corpus_file(assembly: Assembly, folder: Path) -> Path:
-    """All organisations' training text, only agreed words, pieces in random order: what gensim reads."""
+    """All organisations' training text, only agreed words, pieces in random order: what gensim
+    reads.
+    """
     replica = assembly.method.score.replica  # type: ignore[union-attr]
     tokens = np.array(replica.vocabulary.tokens, dtype=object)
     texts = [text for (_, kind), text in replica.texts.items() if kind == "train"]
-    lines = [" ".join(tokens[t.tokens[a:b]]) for t in texts for a, b in zip(t.starts[:-1], t.starts[1:], strict=True)]
+    lines = [
+        " ".join(tokens[t.tokens[a:b]])
+        for t in texts
+        for a, b in zip(t.starts[:-1], t.starts[1:], strict=True)
+    ]
     path = folder / "text8.txt"
     path.write_text("\n".join(lines[i] for i in np.random.default_rng(0).permutation(len(lines))))
     return path
@@ -101,11 +118,16 @@ def gensim(assembly: Assembly, path: Path, workers: int) -> Figures:
     model.build_vocab(corpus_file=str(path))
     words = model.corpus_total_words
     _, wall, cpu = timed(
-        lambda: model.train(corpus_file=str(path), total_words=words, total_examples=model.corpus_count, epochs=1)
+        lambda: model.train(
+            corpus_file=str(path), total_words=words, total_examples=model.corpus_count, epochs=1
+        )
     )
     tokens = assembly.method.score.replica.vocabulary.tokens  # type: ignore[union-attr]
     order = np.array([model.wv.key_to_index[token] for token in tokens])
-    tables = {INPUT: np.ascontiguousarray(model.wv.vectors[order]), OUTPUT: np.ascontiguousarray(model.syn1neg[order])}
+    tables = {
+        INPUT: np.ascontiguousarray(model.wv.vectors[order]),
+        OUTPUT: np.ascontiguousarray(model.syn1neg[order]),
+    }
     return {
         "trainer": f"gensim, {workers} worker{'s' * (workers > 1)}", "vocabulary": len(tokens), "text_words": words,
         "words": words, "wall": wall, "cpu": cpu, **scores(assembly, tables),
@@ -115,10 +137,15 @@ def gensim(assembly: Assembly, path: Path, workers: int) -> Figures:
 def speed(repeats: int) -> list[Figures]:
     runs: list[Figures] = []
     with tempfile.TemporaryDirectory() as folder:
-        warm, _ = federated(("rounds=1", "word2vec.epochs=0.01"))  # compiles, and encodes the text for gensim's file
+        # compiles, and encodes the text for gensim's file
+        warm, _ = federated(("rounds=1", "word2vec.epochs=0.01"))
         path = corpus_file(warm, Path(folder))
         for repeat in range(repeats):
-            for work in (lambda: gensim(warm, path, 1), lambda: federated()[1], lambda: gensim(warm, path, 2)):
+            for work in (
+                lambda: gensim(warm, path, 1),
+                lambda: federated()[1],
+                lambda: gensim(warm, path, 2),
+            ):
                 runs.append({"repeat": repeat, **work()})
                 print(json.dumps(runs[-1]), file=sys.stderr, flush=True)
     return runs
@@ -129,11 +156,15 @@ STEPS = ("word2vec.mode=fedsgd", "word2vec.rule=row_cap", "word2vec.lr=0.05", "a
 
 
 def steps() -> list[Figures]:
-    """Iterations at both sizes, in turn, round by round; not the first round, in which newcomers get the vocabulary."""
+    """Iterations at both sizes, in turn, round by round; not the first round, in which newcomers
+    get the vocabulary.
+    """
     results = []
     for upload in ("fp32", "int8"):
         assemblies = {
-            size: assemble(config.load(CONFIG, (*STEPS, f"agreement.size={size}", f"word2vec.upload={upload}")))
+            size: assemble(
+                config.load(CONFIG, (*STEPS, f"agreement.size={size}", f"word2vec.upload={upload}"))
+            )
             for size in (50_000, 200_000)
         }
         with tempfile.TemporaryDirectory() as folder:
@@ -166,11 +197,24 @@ def memory(*mode: str) -> Figures:
     settings = ("agreement.minimum=1", "agreement.holders=1", "agreement.size=200000", "rounds=3", "word2vec.epochs=0.075",
                 "word2vec.baselines=false", *mode)  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", MEASURED, "run", str(CONFIG), "--out", f"{folder}/run", "--workers", "2"]
+        command = [
+            sys.executable,
+            "-c",
+            MEASURED,
+            "run",
+            str(CONFIG),
+            "--out",
+            f"{folder}/run",
+            "--workers",
+            "2",
+        ]
         command += [word for setting in settings for word in ("--set", setting)]
         out = subprocess.run(command, check=True, capture_output=True, text=True)
         summary = json.loads((Path(folder) / "run" / "summary.json").read_text())
-    return {"words": summary["vocabulary_size"], "peak_mb": float(out.stderr.strip().splitlines()[-1])}
+    return {
+        "words": summary["vocabulary_size"],
+        "peak_mb": float(out.stderr.strip().splitlines()[-1]),
+    }
 
 
 MEASURED = """
@@ -185,7 +229,15 @@ finally:
 
 def show(results: dict[str, Any]) -> None:
     if "speed" in results:
-        heads = ("", "words/s, CPU", "words/s, wall", "held-out loss", "WordSim353", "text once: words/s, CPU", "wall")
+        heads = (
+            "",
+            "words/s, CPU",
+            "words/s, wall",
+            "held-out loss",
+            "WordSim353",
+            "text once: words/s, CPU",
+            "wall",
+        )
         print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
         for trainer in dict.fromkeys(run["trainer"] for run in results["speed"]):
             runs = [run for run in results["speed"] if run["trainer"] == trainer]
@@ -193,10 +245,19 @@ def show(results: dict[str, Any]) -> None:
             def median(value: Callable[[Figures], float], runs: list[Figures] = runs) -> float:
                 return statistics.median(map(value, runs))
 
-            cells = [median(lambda r: r["words"] / r["cpu"]), median(lambda r: r["words"] / r["wall"])]
-            once = [median(lambda r: r["text_words"] / r["cpu"]), median(lambda r: r["text_words"] / r["wall"])]
+            cells = [
+                median(lambda r: r["words"] / r["cpu"]),
+                median(lambda r: r["words"] / r["wall"]),
+            ]
+            once = [
+                median(lambda r: r["text_words"] / r["cpu"]),
+                median(lambda r: r["text_words"] / r["wall"]),
+            ]
             quality = f"{median(lambda r: r['heldout_loss']):.3f} | {median(lambda r: r['wordsim353']):.3f}"
-            print(f"| {trainer} | {cells[0]:,.0f} | {cells[1]:,.0f} | {quality} | {once[0]:,.0f} | {once[1]:,.0f} |")
+            print(
+                f"| {trainer} | {cells[0]:,.0f} | {cells[1]:,.0f} | {quality} | {once[0]:,.0f} | "
+                f"{once[1]:,.0f} |"
+            )
     if "steps" in results:
         heads = (
             "words",
@@ -209,22 +270,39 @@ def show(results: dict[str, Any]) -> None:
             "below dense",
         )
         print("\n| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
-        for size, upload in dict.fromkeys((run["words"], run["upload"]) for run in results["steps"]):
-            runs = [run for run in results["steps"] if (run["words"], run["upload"]) == (size, upload)]
-            at = {key: statistics.median(run[key] for run in runs) for key in ("cpu_ms", "wall_ms", "up", "down", "dense")}
+        for size, upload in dict.fromkeys(
+            (run["words"], run["upload"]) for run in results["steps"]
+        ):
+            runs = [
+                run for run in results["steps"] if (run["words"], run["upload"]) == (size, upload)
+            ]
+            at = {
+                key: statistics.median(run[key] for run in runs)
+                for key in ("cpu_ms", "wall_ms", "up", "down", "dense")
+            }
             sent = f"{at['up'] / 1e3:.0f} kB | {at['dense'] / at['up']:,.0f} | {at['down'] / 1e6:.2f} MB"
             time_ = f"{at['cpu_ms']:.1f} | {at['wall_ms']:.1f}"
             print(f"| {size:,} | {upload} | {time_} | {sent} | {at['dense'] / at['down']:,.0f} |")
     if "memory" in results:
         for mode, figures in results["memory"].items():
-            print(f"\nPeak memory, {figures['words']:,} words x 200, ten nodes, {mode}: {figures['peak_mb']:.0f} MB")
+            print(
+                f"\nPeak memory, {figures['words']:,} words x 200, ten nodes, {mode}: "
+                f"{figures['peak_mb']:.0f} MB"
+            )
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--parts", nargs="+", choices=("speed", "steps", "memory"), default=["speed", "steps", "memory"])
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=("speed", "steps", "memory"),
+        default=["speed", "steps", "memory"],
+    )
     options = parser.parse_args()
     path = HERE / "word2vec.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}

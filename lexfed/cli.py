@@ -1,4 +1,6 @@
-"""The command line. It imports what a command needs when the command runs: `--help` must answer at once."""
+"""The command line. It imports what a command needs when the command runs: `--help` must answer at
+once.
+"""
 
 import sys
 from pathlib import Path
@@ -23,7 +25,55 @@ app = typer.Typer(
     add_completion=False,
 )
 
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key: data.alpha=0.1")]
+# What commands are told. Defaults stand with the commands.
+_argument, _option = typer.Argument, typer.Option
+Settings = Annotated[
+    list[str] | None,
+    _option("--set", metavar="KEY=VALUE", help="Override a key: data.alpha=0.1"),
+]
+Version = Annotated[
+    bool,
+    _option("--version", callback=lambda value: _version(value), is_eager=True,
+            help="Print the version and exit."),
+]  # fmt: skip
+ConfigOrRun = Annotated[
+    Path, _argument(help="A TOML file; with --resume, a run directory.", metavar="CONFIG.toml|RUN")
+]
+Target = Annotated[
+    Path,
+    _argument(help="A TOML file, a run, or a recorded wire.", metavar="CONFIG.toml|RUN|WIRE"),
+]
+AgreementConfig = Annotated[
+    Path,
+    _argument(help="A TOML file: its [data] and [agreement] tables.", metavar="CONFIG.toml"),
+]
+WordList = Annotated[Path, _argument(help="A word list, or a run.", metavar="FILE|RUN")]
+RunPath = Annotated[Path, _argument(help="A run directory.", metavar="RUN")]
+RunPaths = Annotated[list[Path], _argument(help="Run directories.", metavar="RUN RUN...")]
+Out = Annotated[Path | None, _option(help="Where results go; default runs/NAME-TIME.")]
+DemoOut = Annotated[Path | None, _option(help="Where results go; default runs/demo-TIME.")]
+AuditOut = Annotated[
+    Path | None, _option(metavar="DIR", help="Where results go; default runs/NAME-audit-TIME.")
+]
+ListOut = Annotated[Path | None, _option(metavar="FILE.json", help="Write the list there.")]
+PageOut = Annotated[Path | None, _option(metavar="FILE.html", help="Also write a page.")]
+ReportOut = Annotated[Path | None, _option(metavar="FILE.html", help="Default: RUN/report.html.")]
+Workers = Annotated[
+    int, _option(min=0, help="Worker processes; changes the time, never the result.")
+]
+Wire = Annotated[Path | None, _option(metavar="DIR", help="Keep every message, for an auditor.")]
+From = Annotated[
+    Path | None, _option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")
+]
+Resume = Annotated[bool, _option("--resume", help="Go on where the run stopped.")]
+TensorBoard = Annotated[bool, _option("--tensorboard", help="Also write TensorBoard events.")]
+Extend = Annotated[
+    Path | None, _option(metavar="FILE.json", help="A list whose words keep their ids.")
+]
+Attacks = Annotated[list[str] | None, _option("--attack", metavar="NAME", help="Only this attack.")]
+Truth = Annotated[
+    Path | None, _option(metavar="CONFIG", help="Of a wire: what it was recorded with.")
+]
 
 
 def main() -> None:
@@ -56,24 +106,20 @@ def _version(value: bool) -> None:
 
 
 @app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
+def _options(version: Version = False) -> None:
     pass
 
 
 @app.command()
 def run(
-    config: Annotated[Path, typer.Argument(help="A TOML file; with --resume, a run directory.", metavar="CONFIG.toml|RUN")],
+    config: ConfigOrRun,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(help="Where results go; default runs/NAME-TIME.")] = None,
-    workers: Annotated[int, typer.Option(min=0, help="Worker processes; changes the time, never the result.")] = 0,
-    record_wire: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep every message, for an auditor.")] = None,
-    from_: Annotated[Path | None, typer.Option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run stopped.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    out: Out = None,
+    workers: Workers = 0,
+    record_wire: Wire = None,
+    from_: From = None,
+    resume: Resume = False,
+    tensorboard: TensorBoard = False,
 ) -> None:
     """Train as CONFIG says, and write a run directory."""
     if workers:
@@ -83,21 +129,21 @@ def run(
     from lexfed.core.errors import ConfigError
     from lexfed.run import launch
 
-    how = launch.Manner(workers, record_wire, tensorboard)
+    manner = launch.Manner(workers, record_wire, tensorboard)
     if resume:
         if out or from_:
-            raise ConfigError("--resume goes on in the run's own directory: leave out --out and --from")
-        directory = launch.resume(config, settings or [], how)
+            raise ConfigError(
+                "--resume goes on in the run's own directory: leave out --out and --from"
+            )
+        directory = launch.resume(config, settings or [], manner)
     else:
-        directory = launch.start(config, settings or [], out, from_, how)
+        directory = launch.start(config, settings or [], out, from_, manner)
     _print_results([directory])
 
 
 @app.command()
-def demo(
-    out: Annotated[Path | None, typer.Option(help="Where results go; default runs/demo-TIME.")] = None,
-) -> None:
-    """Twenty clients' film reviews, trained alone, together, and pooled: what does federation gain, and cost?"""
+def demo(out: DemoOut = None) -> None:
+    """Film reviews of twenty clients, trained alone, together, and pooled."""
     import time
 
     from lexfed.runtime.forking import warm_up
@@ -111,7 +157,8 @@ def demo(
     runs = []
     for method in ("local_only", "fedavg", "centralised"):
         settings = [f"method={method}", f"name=demo-{method}"]
-        runs.append(launch.start(_quick("fedavg"), settings, folder / method, None, launch.Manner(workers=2)))
+        manner = launch.Manner(workers=2)
+        runs.append(launch.start(_quick("fedavg"), settings, folder / method, None, manner))
     _print_results(runs)
 
 
@@ -119,7 +166,9 @@ def _quick(name: str) -> Path:
     """A shipped configuration: in the package when installed, in experiments/ in a checkout."""
     here = Path(__file__).parent
     installed = here / "quick" / f"{name}.toml"
-    return installed if installed.exists() else here.parent / "experiments" / "quick" / f"{name}.toml"
+    return (
+        installed if installed.exists() else here.parent / "experiments" / "quick" / f"{name}.toml"
+    )
 
 
 data = typer.Typer(help="What can be loaded here, and from where.", no_args_is_help=True)
@@ -140,7 +189,9 @@ def data_list() -> None:
 
 
 @data.command("show")
-def data_show(name: Annotated[str, typer.Argument(help="A name of `lexfed data list`, or a file.")]) -> None:
+def data_show(
+    name: Annotated[str, typer.Argument(help="A name of `lexfed data list`, or a file.")],
+) -> None:
     """Sizes, classes, users and sources of a data set."""
     from rich.table import Table
 
@@ -159,10 +210,10 @@ app.add_typer(vocab, name="vocab")
 
 @vocab.command("agree")
 def vocab_agree(
-    config: Annotated[Path, typer.Argument(help="A TOML file: its [data] and [agreement] tables.", metavar="CONFIG.toml")],
+    config: AgreementConfig,
     settings: Settings = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Write the list there.")] = None,
-    extend: Annotated[Path | None, typer.Option(metavar="FILE.json", help="A list whose words keep their ids.")] = None,
+    out: ListOut = None,
+    extend: Extend = None,
 ) -> None:
     """Agree on a word list without training, and say what each organisation would reveal."""
     from lexfed.experiment.config import load
@@ -184,7 +235,7 @@ def vocab_agree(
 
 
 @vocab.command("inspect")
-def vocab_inspect(path: Annotated[Path, typer.Argument(help="A word list, or a run.", metavar="FILE|RUN")]) -> None:
+def vocab_inspect(path: WordList) -> None:
     """Size, version, most frequent and rarest words of a vocabulary."""
     from rich.table import Table
     from rich.text import Text
@@ -200,11 +251,11 @@ def vocab_inspect(path: Annotated[Path, typer.Argument(help="A word list, or a r
 
 @app.command()
 def audit(
-    target: Annotated[Path, typer.Argument(help="A TOML file, a run, or a recorded wire.", metavar="CONFIG.toml|RUN|WIRE")],
+    target: Target,
     settings: Settings = None,
-    attack: Annotated[list[str] | None, typer.Option("--attack", metavar="NAME", help="Only this attack.")] = None,
-    truth: Annotated[Path | None, typer.Option(metavar="CONFIG", help="Of a wire: what it was recorded with.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where results go; default runs/NAME-audit-TIME.")] = None,
+    attack: Attacks = None,
+    truth: Truth = None,
+    out: AuditOut = None,
 ) -> None:
     """Attack uploads as a curious server could, and say what they give away."""
     import time
@@ -228,15 +279,12 @@ def audit(
         _print_cells(heads, cells)
         console.print()
     for line in page.threats(rows):
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})", soft_wrap=True, highlight=False)
+        tell(line)
+    tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})")
 
 
 @app.command()
-def report(
-    run: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Default: RUN/report.html.")] = None,
-) -> None:
+def report(run: RunPath, out: ReportOut = None) -> None:
     """Write a run's page again."""
     from lexfed.report import page
     from lexfed.run.rundir import RunDir
@@ -245,10 +293,7 @@ def report(
 
 
 @app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN RUN...")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE.html", help="Also write a page.")] = None,
-) -> None:
+def compare(runs: RunPaths, out: PageOut = None) -> None:
     """Runs side by side: accuracy, bytes, seconds."""
     from lexfed.core.figures import shown
     from lexfed.report import compare as comparing
@@ -258,7 +303,9 @@ def compare(
     columns = comparing.known(directories, shown("s"))
     _print_table(comparing.rows(directories, columns), ("run", *columns))
     if out is not None:
-        _console().print(f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False)
+        _console().print(
+            f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False
+        )
 
 
 def _console() -> "Console":
@@ -277,7 +324,9 @@ def _print_results(runs: "list[RunDir]") -> None:
     _print_table([row[1:] for row in compare.rows(runs, keys)], keys)
     console.print()
     for directory in runs:
-        console.print(f"results: {directory.path}  (open {directory.report})", soft_wrap=True, highlight=False)
+        console.print(
+            f"results: {directory.path}  (open {directory.report})", soft_wrap=True, highlight=False
+        )
 
 
 def _print_table(rows: list[list[str]], keys: tuple[str, ...]) -> None:

@@ -1,1 +1,3 @@
-"""TODO room."""
+"""One word list for several organisations: what they propose, what is chosen, and what that
+tells.
+"""

@@ -1,4 +1,6 @@
-"""Proposals as they travel: words or their hashes, each with its number. No reply makes reading it fail."""
+"""Proposals as they travel: words or their hashes, each with its number. No reply makes reading it
+fail.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,14 +11,24 @@ from lexfed.agreement.word_list import HASH
 from lexfed.wire import Array, Form, Message, Verb, well_formed
 from lexfed.wire.verbs import CLOCK
 
-# proposals as keyed hashes (what was released so far is left out), or in the clear; then the words of chosen hashes
+# proposals as keyed hashes (what was released so far is left out), or in the clear; then the words
+# of chosen hashes
 _NAMES = Array((torch.uint8,), ("names", HASH))
-_NUMBERS = {"counts": Array((torch.int64,), ("names",)), "weights": Array((torch.float64,), ("names",))}
+_NUMBERS = {
+    "counts": Array((torch.int64,), ("names",)),
+    "weights": Array((torch.float64,), ("names",)),
+}
 PROPOSE = Verb(
-    "propose", down=Form({"released": _NAMES}, CLOCK), up=Form({"hashes": _NAMES, **_NUMBERS}), kind="list"
+    "propose",
+    down=Form({"released": _NAMES}, CLOCK),
+    up=Form({"hashes": _NAMES, **_NUMBERS}),
+    kind="list",
 )
 DISCLOSE = Verb(
-    "disclose", down=Form(meta=CLOCK, blobs=("released",)), up=Form(_NUMBERS, blobs=("words",)), kind="list"
+    "disclose",
+    down=Form(meta=CLOCK, blobs=("released",)),
+    up=Form(_NUMBERS, blobs=("words",)),
+    kind="list",
 )
 SPELL = Verb("spell", down=Form({"hashes": _NAMES}, CLOCK), up=Form(blobs=("words",)), kind="list")
 
@@ -25,7 +37,11 @@ Proposal = Mapping[bytes, float]  # a word or its hash -> count or weight; 0 whe
 
 def rows(hashes: Iterable[bytes]) -> Tensor:
     data = b"".join(hashes)  # (n, HASH)
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, HASH) if data else torch.empty(0, HASH).byte()
+    return (
+        torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, HASH)
+        if data
+        else torch.empty(0, HASH).byte()
+    )
 
 
 def hashes(rows: Tensor) -> list[bytes]:
@@ -37,9 +53,13 @@ def listed(blob: bytes) -> list[bytes]:
     return blob.split(b"\n") if blob else []
 
 
-def read(verb: Verb, message: Message, reply: Message, numbers: str | None, longest: int) -> Proposal | None:
+def read(
+    verb: Verb, message: Message, reply: Message, numbers: str | None, longest: int
+) -> Proposal | None:
     """What a reply proposes; None if it is not a list of distinct names with a good number each."""
-    if not well_formed(verb, message, reply) or set(reply.arrays) - {"hashes"} != {numbers} - {None}:
+    if not well_formed(verb, message, reply) or set(reply.arrays) - {"hashes"} != {numbers} - {
+        None
+    }:
         return None
     names = _hashed(reply) if verb is PROPOSE else _words(reply, longest)
     if names is None or len(set(names)) != len(names):
@@ -54,7 +74,9 @@ def read(verb: Verb, message: Message, reply: Message, numbers: str | None, long
 
 def _hashed(reply: Message) -> list[bytes] | None:
     sent = reply.arrays.get("hashes")
-    return None if sent is None or sent.dtype != torch.uint8 or sent.shape[1] != HASH else hashes(sent)
+    return (
+        None if sent is None or sent.dtype != torch.uint8 or sent.shape[1] != HASH else hashes(sent)
+    )
 
 
 def _words(reply: Message, longest: int) -> list[bytes] | None:
@@ -70,9 +92,15 @@ def _is_word(name: bytes, longest: int) -> bool:
     return word.split() == [word] and len(word) <= longest
 
 
-def spelling(message: Message, reply: Message, asked: Sequence[bytes], longest: int) -> dict[bytes, str]:
+def spelling(
+    message: Message, reply: Message, asked: Sequence[bytes], longest: int
+) -> dict[bytes, str]:
     """The words of a reply to `spell`, one for each hash asked; what is not a word is left out."""
     words = reply.blobs.get("words", b"").split(b"\n")
     if not well_formed(SPELL, message, reply) or len(words) != len(asked):
         return {}
-    return {name: word.decode() for name, word in zip(asked, words, strict=True) if _is_word(word, longest)}
+    return {
+        name: word.decode()
+        for name, word in zip(asked, words, strict=True)
+        if _is_word(word, longest)
+    }

@@ -1,18 +1,20 @@
-"""Agreeing on one word list (Federated Word2Vec, Garcia Bernal et al., 2021), without showing what one alone holds.
+"""Agreeing on one word list (Federated Word2Vec, Garcia Bernal et al., 2021), without showing what
+one alone holds.
 
-    union, intersection:  each sends its top N words that occur T times at it or more, without counts          [the paper]
-    summed (default):     each sends its top N words with counts; kept is what occurs T times in all *and* k of them hold
-    dp:                   three passes of noisy weights (`privacy.set_union`); one document more or less is hidden
+    union, intersection: each sends its top N words that occur T times at it or more, without counts          [the paper]
+    summed (default):    each sends its top N words with counts; kept is what occurs T times in all *and* k of them hold
+    dp:                  three passes of noisy weights (`privacy.set_union`); one document more or less is hidden
 
-    veiled:   organisation -> server    keyed hashes, counts                                          `propose`
+    veiled:   organisation -> server    keyed hashes, counts                              `propose`
               server                    chooses among hashes
-              server -> holders         the chosen hashes; back come their words                      `spell`
-    openly:   organisation -> server    words, counts                                                 `disclose`
+              server -> holders         the chosen hashes; back come their words          `spell`
+    openly:   organisation -> server    words, counts                                     `disclose`
 
-Veiled, the server learns the words of the agreed list alone; of the others it sees how often each organisation uses a hash.
-It lacks the key, which the organisations share. That holds while no organisation works with the server (with the key, any
-word can be tried out), and while the server asks to spell what the rule chose and nothing else. Who knows a language can
-guess its most frequent words from their counts. The union is always in the clear: all of it is told anyway.
+Veiled, the server learns the words of the agreed list alone; of the others it sees how often each
+organisation uses a hash. It lacks the key, which the organisations share. That holds while no
+organisation works with the server (with the key, any word can be tried out), and while the server
+asks to spell what the rule chose and nothing else. Who knows a language can guess its most frequent
+words from their counts. The union is always in the clear: all of it is told anyway.
 """
 
 import math
@@ -26,24 +28,36 @@ from typing import Literal
 import torch
 
 from lexfed.agreement import word_list
-from lexfed.agreement.proposals import DISCLOSE, PROPOSE, SPELL, Proposal, hashes, listed, read, rows, spelling
+from lexfed.agreement.proposals import (
+    DISCLOSE,
+    PROPOSE,
+    SPELL,
+    Proposal,
+    hashes,
+    listed,
+    read,
+    rows,
+    spelling,
+)
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState, Federation, Handler, ServerState, clock
+from lexfed.federation import Answer, ClientState, Federation, Handler, ServerState, clock
 from lexfed.privacy import set_union
 from lexfed.privacy.accounting import Ledger
 from lexfed.vocabulary import scan
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb
 
-VOCABULARY = "vocabulary"  # the list that was agreed on, in the server's state and on its way to clients
+# the list that was agreed on, in the server's state and on its way to clients
+VOCABULARY = "vocabulary"
 
 
 @dataclass(frozen=True)
 class Agreement:
     """The `[agreement]` table."""
 
+    # which proposed words enter the list
     rule: Literal["summed", "union", "intersection", "dp"] = "summed"
     top: int = 200_000  # N: the most words that one organisation proposes (dp: all it has)
     minimum: int = 10  # T: occurrences; summed: in all text, else at each organisation
@@ -53,7 +67,7 @@ class Agreement:
     longest: int = 100  # characters; what is longer is no word
     # dp: of the list, per document
     epsilon: float = 3.0
-    delta: float = 1e-6
+    delta: float = 1e-6  # dp: the chance that the promise fails
     words_per_document: int = 100  # that count, by chance where there are more
 
     def __post_init__(self) -> None:
@@ -61,9 +75,14 @@ class Agreement:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"agreement.{name} must be at least 1")
         if self.size is not None and self.rule in ("union", "intersection"):
-            raise ConfigError(f"agreement.size needs counts, which rule = '{self.rule}' does not share; lower agreement.top")
+            raise ConfigError(
+                f"agreement.size needs counts, which rule = '{self.rule}' does not share; lower "
+                "agreement.top"
+            )
         if not self.epsilon > 0 or not 0 < self.delta < 1:
-            raise ConfigError("agreement.epsilon must be above 0, agreement.delta between 0 and 1 (1e-6, say)")
+            raise ConfigError(
+                "agreement.epsilon must be above 0, agreement.delta between 0 and 1 (1e-6, say)"
+            )
 
     @property
     def veiled(self) -> bool:
@@ -84,7 +103,7 @@ class Agreement:
         return 1 if self.rule == "summed" else self.minimum
 
 
-# --- the organisation's half -----------------------------------------------------------------------------------------
+# --- the organisation's half ----------------------------------------------------------------------
 
 Name = Callable[[str], bytes]  # a word as it travels
 
@@ -92,44 +111,70 @@ Name = Callable[[str], bytes]  # a word as it travels
 def handlers(options: Agreement) -> dict[Verb, Handler]:
     """What an organisation answers to. It keeps nothing: to spell, it counts again."""
 
-    def propose(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def propose(message: Message, client: Client, state: ClientState) -> Answer:
         name = _name(options, client, message)
         # in the order of their names: no order of the text is sent along
-        proposal = dict(sorted((name(word), number) for word, number in _own(options, client, message, name)))
+        proposal = dict(
+            sorted((name(word), number) for word, number in _own(options, client, message, name))
+        )
         kind = torch.float64 if options.rule == "dp" else torch.int64
-        arrays = {options.numbers: torch.tensor(list(proposal.values()), dtype=kind)} if options.numbers else {}
+        arrays = (
+            {options.numbers: torch.tensor(list(proposal.values()), dtype=kind)}
+            if options.numbers
+            else {}
+        )
         if options.veiled:
             return Message({"hashes": rows(proposal), **arrays}), state
         return Message(arrays, blobs={"words": b"\n".join(proposal)}), state
 
-    def spell(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def spell(message: Message, client: Client, state: ClientState) -> Answer:
         name, asked = _name(options, client, message), hashes(message.arrays["hashes"])
         wanted, counts = set(asked), scan.count(client.train, longest=options.longest)
-        proposed = counts if options.rule == "dp" else counts.most_frequent(options.top, options.own_minimum)
+        proposed = (
+            counts
+            if options.rule == "dp"
+            else counts.most_frequent(options.top, options.own_minimum)
+        )
         found = {hashed: word for word, _ in proposed if (hashed := name(word)) in wanted}
-        return Message(blobs={"words": "\n".join(found.get(hashed, "") for hashed in asked).encode()}), state
+        return Message(
+            blobs={"words": "\n".join(found.get(hashed, "") for hashed in asked).encode()}
+        ), state
 
     return {PROPOSE: propose, SPELL: spell} if options.veiled else {DISCLOSE: propose}
 
 
 def _name(options: Agreement, client: Client, message: Message) -> Name:
-    """Hashed with a key of this agreement alone: the server can't follow a word from one agreement to the next."""
+    """Hashed with a key of this agreement alone: the server can't follow a word from one agreement
+    to the next.
+    """
     if not options.veiled:
         return str.encode
-    key = derive(client.common_secret, "words", int(message.meta["step"])) if client.common_secret else b""
+    key = (
+        derive(client.common_secret, "words", int(message.meta["step"]))
+        if client.common_secret
+        else b""
+    )
     return lambda word: word_list.keyed(word, key)
 
 
-def _own(options: Agreement, client: Client, message: Message, name: Name) -> Iterable[tuple[str, float]]:
+def _own(
+    options: Agreement, client: Client, message: Message, name: Name
+) -> Iterable[tuple[str, float]]:
     if options.rule != "dp":
-        return scan.count(client.train, longest=options.longest).most_frequent(options.top, options.own_minimum)
-    told = set(hashes(message.arrays["released"]) if options.veiled else listed(message.blobs["released"]))
+        return scan.count(client.train, longest=options.longest).most_frequent(
+            options.top, options.own_minimum
+        )
+    told = set(
+        hashes(message.arrays["released"]) if options.veiled else listed(message.blobs["released"])
+    )
     released = lru_cache(scan.LIMIT)(lambda word: name(word) in told)
     seed = derive(client.secret, "agree", int(message.meta["step"]), int(message.meta["ask"]))
-    return scan.weigh(client.train, released, options.words_per_document, options.longest, seed).items()
+    return scan.weigh(
+        client.train, released, options.words_per_document, options.longest, seed
+    ).items()
 
 
-# --- the server's half -----------------------------------------------------------------------------------------------
+# --- the server's half ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -142,21 +187,37 @@ class Choice:
 
 
 def agree(
-    federation: Federation, state: ServerState, options: Agreement, seed: Seed, old: Vocabulary | None = None
+    federation: Federation,
+    state: ServerState,
+    options: Agreement,
+    seed: Seed,
+    old: Vocabulary | None = None,
 ) -> ServerState:
-    """One-off work for `once(state, "agree", ...)`: the state with the agreed list, and what it cost, in it.
+    """One-off work for `once(state, "agree", ...)`: the state with the agreed list, and what it
+    cost, in it.
 
-    With an `old` list its words keep their ids and the new ones come behind. Who joins late is known to hold what came then.
+    With an `old` list its words keep their ids and the new ones come behind. Who joins late is
+    known to hold what came then.
     """
     choice = (_released if options.rule == "dp" else _chosen)(federation, state, options, seed)
     if not choice.counts and old is None:
         raise DataError(_nothing(options))
-    words = _spelt(federation, state, options, choice) if options.veiled else {name: name.decode() for name in choice.counts}
-    new = word_list.ordered({words[name]: n for name, n in choice.counts.items() if name in words}, options.size)
+    words = (
+        _spelt(federation, state, options, choice)
+        if options.veiled
+        else {name: name.decode() for name in choice.counts}
+    )
+    new = word_list.ordered(
+        {words[name]: n for name, n in choice.counts.items() if name in words}, options.size
+    )
     if not new.tokens and old is None:
-        raise DataError("no organisation was left to spell the words that were chosen; ask them all again")
+        raise DataError(
+            "no organisation was left to spell the words that were chosen; ask them all again"
+        )
     vocabulary = new if old is None else word_list.renew(old, new)
-    return replace(state.with_blob(VOCABULARY, word_list.to_bytes(vocabulary)), ledger=choice.ledger)
+    return replace(
+        state.with_blob(VOCABULARY, word_list.to_bytes(vocabulary)), ledger=choice.ledger
+    )
 
 
 def _chosen(federation: Federation, state: ServerState, options: Agreement, seed: Seed) -> Choice:
@@ -167,7 +228,9 @@ def _chosen(federation: Federation, state: ServerState, options: Agreement, seed
         whole = [{name: int(n) for name, n in proposal.items()} for proposal in proposals.values()]
         counts = word_list.summed(whole, options.minimum, options.holders, options.size)
     else:
-        counts = {"union": word_list.union, "intersection": word_list.intersection}[options.rule](list(proposals.values()))
+        counts = {"union": word_list.union, "intersection": word_list.intersection}[options.rule](
+            list(proposals.values())
+        )
     return Choice(counts, _holders(proposals, counts), state.ledger)
 
 
@@ -184,12 +247,22 @@ def _released(federation: Federation, state: ServerState, options: Agreement, se
         holders |= _holders(proposals, new)
         told |= new
     # a text gives each of its words 1/sqrt(words): back to about the number of texts
-    counts = {name: max(1, round(weight * math.sqrt(options.words_per_document))) for name, weight in told.items()}
-    return Choice(word_list.largest(counts, options.size), holders, set_union.charged(state.ledger, passes))
+    counts = {
+        name: max(1, round(weight * math.sqrt(options.words_per_document)))
+        for name, weight in told.items()
+    }
+    return Choice(
+        word_list.largest(counts, options.size), holders, set_union.charged(state.ledger, passes)
+    )
 
 
-def _holders(proposals: Mapping[ClientId, Proposal], names: Iterable[bytes]) -> dict[bytes, list[ClientId]]:
-    return {name: [client for client, proposal in proposals.items() if name in proposal] for name in names}
+def _holders(
+    proposals: Mapping[ClientId, Proposal], names: Iterable[bytes]
+) -> dict[bytes, list[ClientId]]:
+    return {
+        name: [client for client, proposal in proposals.items() if name in proposal]
+        for name in names
+    }
 
 
 def _proposals(
@@ -202,12 +275,17 @@ def _proposals(
         message = replace(message, blobs={"released": b"\n".join(told)})
     for client, reply in federation.ask(options.verb, dict.fromkeys(federation.clients, message)):
         proposal = read(options.verb, message, reply, options.numbers, options.longest)
-        if proposal is not None and (options.rule == "dp" or len(proposal) <= options.top):  # else: it has dropped out
+        # else: it has dropped out
+        if proposal is not None and (options.rule == "dp" or len(proposal) <= options.top):
             yield client, proposal
 
 
-def _spelt(federation: Federation, state: ServerState, options: Agreement, choice: Choice) -> dict[bytes, str]:
-    """The words of the chosen hashes: each from one of its holders, from the next where one does not answer."""
+def _spelt(
+    federation: Federation, state: ServerState, options: Agreement, choice: Choice
+) -> dict[bytes, str]:
+    """The words of the chosen hashes: each from one of its holders, from the next where one does
+    not answer.
+    """
     waiting = {name: list(choice.holders[name]) for name in sorted(choice.counts)}
     words: dict[bytes, str] = {}
     for ask in count(len(set_union.GROWTH)):  # behind the proposals' asks
@@ -218,7 +296,10 @@ def _spelt(federation: Federation, state: ServerState, options: Agreement, choic
         if not asked:
             break
         now = clock(state, ask)
-        requests = {client: replace(now, arrays={"hashes": rows(names)}) for client, names in sorted(asked.items())}
+        requests = {
+            client: replace(now, arrays={"hashes": rows(names)})
+            for client, names in sorted(asked.items())
+        }
         for client, reply in federation.ask(SPELL, requests):
             words |= spelling(requests[client], reply, asked[client], options.longest)
     return words
@@ -226,7 +307,11 @@ def _spelt(federation: Federation, state: ServerState, options: Agreement, choic
 
 def _enough(organisations: int, options: Agreement) -> None:
     if options.rule == "summed" and organisations < options.holders:
-        who = "1 organisation takes part" if organisations == 1 else f"{organisations} organisations take part"
+        who = (
+            "1 organisation takes part"
+            if organisations == 1
+            else f"{organisations} organisations take part"
+        )
         raise ConfigError(
             f"a word must be held by {options.holders} organisations, but {who}: "
             f"set agreement.holders = {max(1, organisations)}"

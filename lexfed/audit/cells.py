@@ -1,4 +1,6 @@
-"""An audit: every cell of the `[audit]` table acted out or read from a wire, attacked, and written down."""
+"""An audit: every cell of the `[audit]` table acted out or read from a wire, attacked, and written
+down.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,13 +41,18 @@ MODEL = "membership"  # not of uploads: it asks what training ends with
 
 
 def run(
-    target: Path, settings: Sequence[str], attacks: Sequence[str], truth: Path | None, tell: Callable[[str], None]
+    target: Path,
+    settings: Sequence[str],
+    attacks: Sequence[str],
+    truth: Path | None,
+    tell: Callable[[str], None],
 ) -> tuple[Rows, str]:
     """The rows of a configuration, a run or a recorded wire, and its name."""
     if target.is_dir() and not (target / "config.toml").is_file():
         if truth is None:
             raise ConfigError(
-                f"{target} is a recorded wire: to score guesses, say what it was recorded with: --truth CONFIG"
+                f"{target} is a recorded wire: to score guesses, say what it was recorded with: "
+                "--truth CONFIG"
             )
         config = only(configuration.load(_config_file(truth), settings), attacks)
         return of_wire(target, config), config.name
@@ -62,7 +69,10 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
     found: dict[tuple[Any, ...], Cell] = {}
     refused: ConfigError | DataError | None = None
     for about, cell in cells(config):
-        name = ", ".join(f"{key} {value}" for key, value in about.items() if value is not None) + f", seed {cell.seed}"
+        name = (
+            ", ".join(f"{key} {value}" for key, value in about.items() if value is not None)
+            + f", seed {cell.seed}"
+        )
         try:
             attacked = _prepared(about, cell)
         except ConfigError as error:  # a defence that this method can't have
@@ -79,12 +89,18 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
         for key, one in cells_of_it.items():
             found.setdefault(key, Cell(one.about)).merge(one)
     if not found:
-        raise refused or DataError("there is nothing for these attacks to read: see audit.attacks, vocabulary.vectors")
+        raise refused or DataError(
+            "there is nothing for these attacks to read: see audit.attacks, vocabulary.vectors"
+        )
     return [cell.row() for cell in found.values()]
 
 
-def _prepared(about: Mapping[str, Any], cell: Config) -> Callable[[], Mapping[tuple[Any, ...], Cell]]:
-    """What is to be done for a cell; what can't be meant is refused here, before anything is trained."""
+def _prepared(
+    about: Mapping[str, Any], cell: Config
+) -> Callable[[], Mapping[tuple[Any, ...], Cell]]:
+    """What is to be done for a cell; what can't be meant is refused here, before anything is
+    trained.
+    """
     assembly = assemble(cell)
     users.check(assembly)
     if MODEL not in cell.audit.attacks:
@@ -96,23 +112,34 @@ def _prepared(about: Mapping[str, Any], cell: Config) -> Callable[[], Mapping[tu
 def of_wire(wire: Path, truth: Config) -> Rows:
     """A recorded wire; the configuration it was made with says what is true."""
     if MODEL in truth.audit.attacks:
-        raise ConfigError(f"{MODEL} is not read from a wire: models are trained for it; audit the configuration instead")
+        raise ConfigError(
+            f"{MODEL} is not read from a wire: models are trained for it; audit the configuration "
+            "instead"
+        )
     assembly = assemble(truth)
-    scene = seen(_about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client)))
+    scene = seen(
+        _about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client))
+    )
     if not scene.uploads:
         raise DataError(f"{wire} holds no upload that moves a parameter: there is nothing to read")
     if max(upload.client for upload in scene.uploads) >= len(assembly.population):
-        raise DataError(f"{wire} was not recorded with this configuration: it has {len(assembly.population)} clients")
+        raise DataError(
+            f"{wire} was not recorded with this configuration: it has {len(assembly.population)} "
+            "clients"
+        )
     return [cell.row() for cell in attack(scene).values()]
 
 
 def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
-    """Uploads are attacked in their first rounds; released models after all rounds, with all that clients have."""
+    """Uploads are attacked in their first rounds; released models after all rounds, with all that
+    clients have.
+    """
     options = config.audit
     on_uploads = [name for name in options.attacks if name != MODEL]
     if on_uploads:
         first = [f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
-        # rounds stay what they are: noise is made for all of them. But word vectors share one pass out among their rounds
+        # rounds stay what they are: noise is made for all of them. But word vectors share one pass
+        # out among their rounds
         if config.entry.has("rows") or config.rounds < options.rounds:
             first.append(f"rounds={options.rounds}")
         yield from _cells(config, options.sentences or (None,), first)
@@ -120,7 +147,9 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
         yield from _cells(config, (None,), [f"audit.attacks={[MODEL]}"])
 
 
-def _cells(config: Config, texts: Sequence[int | None], settings: Sequence[str]) -> Iterator[tuple[dict[str, Any], Config]]:
+def _cells(
+    config: Config, texts: Sequence[int | None], settings: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], Config]]:
     options = config.audit
     for method, defence, sentences, optimizer, batch, seed in product(
         options.methods or (config.method,),
@@ -130,7 +159,12 @@ def _cells(config: Config, texts: Sequence[int | None], settings: Sequence[str])
         options.batches or (config.train.batch,),
         options.seeds or (config.seed,),
     ):
-        wanted = [f"method={method}", f"train.optimizer={optimizer}", f"train.batch={batch}", f"seed={seed}"]
+        wanted = [
+            f"method={method}",
+            f"train.optimizer={optimizer}",
+            f"train.batch={batch}",
+            f"seed={seed}",
+        ]
         wanted += settings
         wanted += [] if defence == "none" else [setting.strip() for setting in defence.split(";")]
         cell = configuration.changed(config, wanted)
@@ -139,7 +173,12 @@ def _cells(config: Config, texts: Sequence[int | None], settings: Sequence[str])
 
 def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any]:
     train = config.train
-    about = {"method": config.method, "defence": defence, "batch": train.batch, "sentences": sentences}
+    about = {
+        "method": config.method,
+        "defence": defence,
+        "batch": train.batch,
+        "sentences": sentences,
+    }
     return {**about, "optimizer": train.optimizer}
 
 
@@ -161,5 +200,7 @@ def only(config: Config, names: Sequence[str]) -> Config:
     """The configuration with these attacks alone."""
     for name in names:
         if name not in get_args(audit_options.Attack):
-            raise ConfigError(f"there is no attack '{name}'; known: {', '.join(get_args(audit_options.Attack))}")
+            raise ConfigError(
+                f"there is no attack '{name}'; known: {', '.join(get_args(audit_options.Attack))}"
+            )
     return configuration.changed(config, [f"audit.attacks={list(names)}"]) if names else config

@@ -1,4 +1,6 @@
-"""Words and texts that were guessed, beside the true ones. Every guess counts: there is no ranking to cut."""
+"""Words and texts that were guessed, beside the true ones. Every guess counts: there is no ranking
+to cut.
+"""
 
 from collections.abc import Sequence
 
@@ -20,12 +22,19 @@ def words(guess: Tensor, truth: set[int], tokens: Sequence[str]) -> dict[str, fl
 
 
 def texts(true: Sequence[Sequence[str]], tried: Sequence[Sequence[str]]) -> dict[str, float | None]:
-    """ROUGE, each text beside the best guess of its length: which of equally long texts is which, no gradient tells."""
+    """ROUGE, each text beside the best guess of its length: which of equally long texts is which,
+    no gradient tells.
+    """
     best = [
-        max((rouge(text, guess) for guess in tried if len(guess) == len(text)), key=lambda one: (one.longest, one.words))
+        max(
+            (rouge(text, guess) for guess in tried if len(guess) == len(text)),
+            key=lambda one: (one.longest, one.words),
+        )
         for text in true
     ]
-    means = {name: sum(getattr(one, field) for one in best) / len(best) for name, field in ROUGE.items()}
+    means = {
+        name: sum(getattr(one, field) for one in best) / len(best) for name, field in ROUGE.items()
+    }
     return dict(means)
 
 

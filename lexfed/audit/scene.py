@@ -1,4 +1,6 @@
-"""What is attacked: uploads as a configuration makes them, the public files beside them, and the truth for scoring."""
+"""What is attacked: uploads as a configuration makes them, the public files beside them, and the
+truth for scoring.
+"""
 
 import tempfile
 import time
@@ -38,9 +40,12 @@ class Scene:
     about: Mapping[str, Any]
     assembly: Assembly
     uploads: Sequence[Upload]
-    everyone: Population  # with all their texts: the sentences that are not the client's come from here
-    agreement: Sequence[Recorded] = ()  # what organisations and server said to come to one word list
-    canaries: Mapping[ClientId, str] = field(default_factory=dict)  # phrases that were planted, by client
+    # with all their texts: the sentences that are not the client's come from here
+    everyone: Population
+    # what organisations and server said to come to one word list
+    agreement: Sequence[Recorded] = ()
+    # phrases that were planted, by client
+    canaries: Mapping[ClientId, str] = field(default_factory=dict)
 
     def client(self, upload: Upload) -> Client:
         return self.assembly.population.client(upload.client)
@@ -54,10 +59,14 @@ class Scene:
         if not name:
             return Public(tokens=tokens)
         table, size = vectors.load(name), config.audit.candidates
-        if getattr(config.options, "vocabulary", "") == "public":  # as clients have it: whitening is that of these words
+        # as clients have it: whitening is that of these words
+        if getattr(config.options, "vocabulary", "") == "public":
             table = table.head(config.vocabulary.size - 1)
-        rows = rotated(table, None, whiten=config.defences.whiten).vectors[:size]  # whoever has the table can whiten it
-        return Public(table.words[:size], torch.from_numpy(np.asarray(rows, dtype=np.float32)), tokens)
+        # whoever has the table can whiten it
+        rows = rotated(table, None, whiten=config.defences.whiten).vectors[:size]
+        return Public(
+            table.words[:size], torch.from_numpy(np.asarray(rows, dtype=np.float32)), tokens
+        )
 
     @cached_property
     def front_end(self) -> FrontEnd | None:
@@ -79,7 +88,10 @@ def public_name(config: Config) -> str | None:
     if not choices:
         return config.vocabulary.vectors
     if len(own) > 1:
-        raise ConfigError("an audit reads one public table: name one in fedevocab.vectors, and audit the others in turn")
+        raise ConfigError(
+            "an audit reads one public table: name one in fedevocab.vectors, and audit the others "
+            "in turn"
+        )
     return own[0] if own else None
 
 
@@ -120,33 +132,56 @@ def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
     everyone, sentences = assembly.population, about["sentences"]
     people = everyone if sentences is None else everyone.trimmed(sentences)
     if config.audit.canaries > len(everyone):
-        raise ConfigError(f"audit.canaries is {config.audit.canaries}, but there are {len(everyone)} clients; lower it")
+        raise ConfigError(
+            f"audit.canaries is {config.audit.canaries}, but there are {len(everyone)} clients; "
+            "lower it"
+        )
     phrases = canaries.phrases(config)
     assembly = replace(assembly, population=canaries.planted(people, phrases))
     heard: list[Recorded] = []
     with tempfile.TemporaryDirectory() as folder:
-        federation = _asked(config, listened(simulate(site_of(assembly, Store(Path(folder)))), heard))
-        server = assembly.method.server(federation, derive(root(config.seed), "server"), ServerState())
+        federation = _asked(
+            config, listened(simulate(site_of(assembly, Store(Path(folder)))), heard)
+        )
+        server = assembly.method.server(
+            federation, derive(root(config.seed), "server"), ServerState()
+        )
         for state in server:
             if state.round >= config.audit.rounds:
                 break
-    return replace(seen(about, assembly, heard, config.audit.clients), everyone=everyone, canaries=phrases)
+    return replace(
+        seen(about, assembly, heard, config.audit.clients), everyone=everyone, canaries=phrases
+    )
 
 
-def seen(about: Mapping[str, Any], assembly: Assembly, messages: Sequence[Recorded], clients: int | None = None) -> Scene:
+def seen(
+    about: Mapping[str, Any],
+    assembly: Assembly,
+    messages: Sequence[Recorded],
+    clients: int | None = None,
+) -> Scene:
     """What these messages show; of so many clients, if not of all."""
     found = list(uploads(messages))
     attacked = set(list(dict.fromkeys(upload.client for upload in found))[:clients])
     some = [upload for upload in found if upload.client in attacked]
-    return Scene(about, assembly, some, assembly.population, [one for one in messages if one.verb.kind == "list"])
+    return Scene(
+        about,
+        assembly,
+        some,
+        assembly.population,
+        [one for one in messages if one.verb.kind == "list"],
+    )
 
 
 def _asked(config: Config, federation: Federation) -> Federation:
-    """Several rounds are those of the same clients, and who has a canary is asked: nobody else takes part then.
+    """Several rounds are those of the same clients, and who has a canary is asked: nobody else
+    takes part then.
 
     All organisations that are to agree on a word list do take part, whatever is attacked.
     """
-    again = (config.audit.rounds > 1 or config.audit.canaries) and config.cohort.sampling != "everyone"
+    again = (
+        config.audit.rounds > 1 or config.audit.canaries
+    ) and config.cohort.sampling != "everyone"
     groups = getattr(config.options, "groups", 1)  # rounds are held with one of them at a time
     some = config.audit.clients * groups
     return replace(federation, clients=federation.clients[:some]) if again else federation

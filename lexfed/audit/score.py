@@ -1,4 +1,6 @@
-"""Guesses beside the truth: one row per attack, attacker and cell, as means over the uploads, with an interval."""
+"""Guesses beside the truth: one row per attack, attacker and cell, as means over the uploads, with
+an interval.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +15,16 @@ from lexfed.metrics import leakage
 
 # what a row of audit.json says; null where it has no meaning
 KEYS = (
-    "attack", "attacker", "method", "defence", "batch", "sentences", "optimizer", "precision", "recall", "f1", "ptlr",
-    "recall_at_n", "recall_interval", "prior_recall_at_n", "rare_recall", "auc", "auc_interval", "tpr_at_1pct_fpr",
-    "correlation", "uploads", "nothing_to_read", "seeds", "seconds", "tpr_at_01pct_fpr", "exposure",
-    "accuracy", "epsilon", "dp_limit", "majority", "round", "rouge_1", "rouge_2", "rouge_l",
+    "attack", "attacker", "method", "defence", "batch", "sentences", "optimizer", "precision",
+    "recall", "f1", "ptlr", "recall_at_n", "recall_interval", "prior_recall_at_n", "rare_recall",
+    "auc", "auc_interval", "tpr_at_1pct_fpr", "correlation", "uploads", "nothing_to_read", "seeds",
+    "seconds", "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit", "majority",
+    "round", "rouge_1", "rouge_2", "rouge_l",
 )  # fmt: skip
 FIGURES = (
-    "precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc", "tpr_at_1pct_fpr",
-    "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit", "majority", "rouge_1", "rouge_2", "rouge_l",
+    "precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc",
+    "tpr_at_1pct_fpr", "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit",
+    "majority", "rouge_1", "rouge_2", "rouge_l",
 )  # fmt: skip
 RATES = {"tpr_at_1pct_fpr": 0.01, "tpr_at_01pct_fpr": 0.001}
 
@@ -31,7 +35,8 @@ class Cell:
 
     about: Mapping[str, Any]
     figures: list[Mapping[str, float | None]] = field(default_factory=list)
-    pairs: list[tuple[float, float]] = field(default_factory=list)  # a score and the truth, for a correlation
+    # a score and the truth, for a correlation
+    pairs: list[tuple[float, float]] = field(default_factory=list)
     nothing: int = 0  # uploads in which there was nothing to read
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
@@ -60,14 +65,18 @@ class Cell:
         return {key: row.get(key) for key in KEYS}
 
 
-def words(ranking: Tensor, truth: set[int], prior: Tensor, tokens: Sequence[str]) -> dict[str, float | None]:
+def words(
+    ranking: Tensor, truth: set[int], prior: Tensor, tokens: Sequence[str]
+) -> dict[str, float | None]:
     leak = leakage.score_words(ranking, truth, prior, tokens)
     names = ("precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall")
     return {name: getattr(leak, name) for name in names}
 
 
 def membership(members: Tensor, others: Tensor) -> dict[str, float | None]:
-    """By chance an AUC of 0.5, and as many members found as others accused. 0.1 % takes 10,000 others, else it is null."""
+    """By chance an AUC of 0.5, and as many members found as others accused. 0.1 % takes 10,000
+    others, else it is null.
+    """
     rates = {name: leakage.tpr_at(rate, members, others) for name, rate in RATES.items()}
     return {"auc": leakage.auc(members, others), **rates}
 

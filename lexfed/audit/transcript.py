@@ -22,7 +22,8 @@ class Recorded:
 
 
 def transcript(folder: Path, verbs: Iterable[Verb]) -> Iterator[Recorded]:
-    """All messages in the order of the server's clock; one at a time, so that a long run fits in memory.
+    """All messages in the order of the server's clock; one at a time, so that a long run fits in
+    memory.
 
     `verbs` are those of the method that it was recorded with.
     """
@@ -30,11 +31,18 @@ def transcript(folder: Path, verbs: Iterable[Verb]) -> Iterator[Recorded]:
         raise DataError(f"there is no recorded wire at {folder}")
     formats.check_folder(folder, formats.WIRE)
     known = {verb.name: verb for verb in verbs}
-    for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+    for path in sorted(
+        path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    ):
         about = json.loads((path / "meta.json").read_text())
-        blobs = {name: (path / "blobs" / name.replace("/", "_")).read_bytes() for name in about["blobs"]}
+        blobs = {
+            name: (path / "blobs" / name.replace("/", "_")).read_bytes() for name in about["blobs"]
+        }
         message = Message(read(path / "arrays.safetensors").arrays, about["meta"], blobs)
         if about["verb"] not in known:
-            raise DataError(f"{folder} was not recorded with this configuration: its method knows no '{about['verb']}'")
+            raise DataError(
+                f"{folder} was not recorded with this configuration: its method knows no "
+                f"'{about['verb']}'"
+            )
         clock = {key: about[key] for key in ("round", "step", "ask", "client", "direction")}
         yield Recorded(**clock, verb=known[about["verb"]], message=message)

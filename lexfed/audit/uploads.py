@@ -1,4 +1,6 @@
-"""Uploads as an attacker has them: how the shared parameters moved, and the model they moved from. Nothing else."""
+"""Uploads as an attacker has them: how the shared parameters moved, and the model they moved from.
+Nothing else.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,14 +19,19 @@ class Upload:
     client: ClientId
     model: Params  # what the server had sent
     delta: Mapping[str, Tensor | Rows]
-    blobs: Mapping[str, bytes]  # what the server had sent beside it, or before: a tokenizer, a word list
+    # what the server had sent beside it, or before: a tokenizer, a word list
+    blobs: Mapping[str, bytes]
 
 
 def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
-    """Every answer with its request. Who sent nothing that moves a parameter is left out: there is nothing to read."""
+    """Every answer with its request. Who sent nothing that moves a parameter is left out: there is
+    nothing to read.
+    """
     sent: dict[tuple[int, int, ClientId], Recorded] = {}
-    lists: dict[ClientId, Mapping[str, bytes]] = {}  # a word list is sent once, before the first upload
-    for one in sorted(messages, key=lambda m: (m.step, m.ask, m.client, m.direction)):  # down before up
+    # a word list is sent once, before the first upload
+    lists: dict[ClientId, Mapping[str, bytes]] = {}
+    # down before up
+    for one in sorted(messages, key=lambda m: (m.step, m.ask, m.client, m.direction)):
         if one.direction == "down" and VOCABULARY in one.message.blobs:
             lists[one.client] = one.message.blobs
         if one.verb.kind != "update":
@@ -41,9 +48,17 @@ def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
 
 
 def _delta(message: Message) -> dict[str, Tensor | Rows]:
-    """The update per text, if clients say how many they have: scale tells nothing that these attacks would miss."""
+    """The update per text, if clients say how many they have: scale tells nothing that these
+    attacks would miss.
+    """
     update = unpack(message.arrays)
     weight = update.get("weight")
     scale = float(weight) if isinstance(weight, Tensor) and float(weight) else 1.0
-    moved = {name.removeprefix("delta/"): value for name, value in update.items() if name.startswith("delta/")}
-    return {name: value / scale if isinstance(value, Tensor) else value for name, value in moved.items()}
+    moved = {
+        name.removeprefix("delta/"): value
+        for name, value in update.items()
+        if name.startswith("delta/")
+    }
+    return {
+        name: value / scale if isinstance(value, Tensor) else value for name, value in moved.items()
+    }

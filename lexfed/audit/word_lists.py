@@ -1,11 +1,13 @@
-"""What agreeing on a word list tells of single-source words: those that one organisation alone holds.
+"""What agreeing on a word list tells of single-source words: those that one organisation alone
+holds.
 
-    public files          the server: a name that one alone proposed is a single-source word, if it is told in the clear
-                          (openly: all of them; veiled: those that were chosen and spelt)
-    a colluding client    the same, and tries a public word list out against the hashes, with the key of the organisations
-    another organisation  reads the list: a word that its own text lacks is somebody else's, perhaps of one alone
+    public files         the server: a name that one alone proposed is a single-source word, if it is told in the clear
+                         (openly: all of them; veiled: those that were chosen and spelt)
+    a colluding client   the same, and tries a public word list out against the hashes, with the key of the organisations
+    another organisation reads the list: a word that its own text lacks is somebody else's, perhaps of one alone
 
-Precision and recall are of an organisation's single-source words (of all others', for the last, who can't tell whose).
+Precision and recall are of an organisation's single-source words (of all others', for the last, who
+can't tell whose).
 """
 
 from collections import Counter
@@ -44,7 +46,11 @@ class Messages:
         for one in self.messages:
             if one.verb in (PROPOSE, DISCLOSE) and one.direction == "up":
                 reply = one.message
-                names = hashes(reply.arrays["hashes"]) if "hashes" in reply.arrays else listed(reply.blobs["words"])
+                names = (
+                    hashes(reply.arrays["hashes"])
+                    if "hashes" in reply.arrays
+                    else listed(reply.blobs["words"])
+                )
                 held.setdefault(one.client, set()).update(names)
         return held
 
@@ -52,25 +58,38 @@ class Messages:
     def alone(self) -> dict[ClientId, set[bytes]]:
         """The names that nobody else proposed."""
         holders = Counter(name for names in self.held.values() for name in names)
-        return {client: {name for name in names if holders[name] == 1} for client, names in self.held.items()}
+        return {
+            client: {name for name in names if holders[name] == 1}
+            for client, names in self.held.items()
+        }
 
     @cached_property
     def words(self) -> Words:
         """Those that came in the clear."""
         if not self.options.veiled:
             return {name: name.decode() for names in self.held.values() for name in names}
-        asked = {(m.step, m.ask, m.client): m.message for m in self.messages if m.verb is SPELL and m.direction == "down"}
+        asked = {
+            (m.step, m.ask, m.client): m.message
+            for m in self.messages
+            if m.verb is SPELL and m.direction == "down"
+        }
         found: dict[bytes, str] = {}
         for one in self.messages:
             if one.verb is SPELL and one.direction == "up":
                 request = asked[one.step, one.ask, one.client]
-                found |= spelling(request, one.message, hashes(request.arrays["hashes"]), self.options.longest)
+                found |= spelling(
+                    request, one.message, hashes(request.arrays["hashes"]), self.options.longest
+                )
         return found
 
     @cached_property
     def list(self) -> frozenset[str]:
         """What was agreed on, as every organisation was sent it."""
-        sent = (one.message.blobs[VOCABULARY] for one in self.messages if VOCABULARY in one.message.blobs)
+        sent = (
+            one.message.blobs[VOCABULARY]
+            for one in self.messages
+            if VOCABULARY in one.message.blobs
+        )
         data = next(sent, None)
         return frozenset(word_list.from_bytes(data).tokens) if data is not None else frozenset()
 
@@ -85,14 +104,20 @@ def agreement(scene: Scene, findings: Findings) -> None:
     for client in told.held if told.list else ():
         own = {word for word, _ in scan.count(scene.assembly.population.client(client).train)}
         others = set[str]().union(*(words for other, words in truth.items() if other != client))
-        timed(findings.cell("agreement", "another organisation"), partial(_figures, told.list - own, others))
+        timed(
+            findings.cell("agreement", "another organisation"),
+            partial(_figures, told.list - own, others),
+        )
 
 
 def single_source(scene: Scene, told: Messages) -> dict[ClientId, set[str]]:
     """The truth: the words of each organisation's text that no other's has."""
     longest = told.options.longest
     texts = {client: scene.assembly.population.client(client).train for client in told.held}
-    own = {client: {word for word, _ in scan.count(text, longest=longest)} for client, text in texts.items()}
+    own = {
+        client: {word for word, _ in scan.count(text, longest=longest)}
+        for client, text in texts.items()
+    }
     holders = Counter(word for words in own.values() for word in words)
     return {client: {word for word in words if holders[word] == 1} for client, words in own.items()}
 
@@ -105,13 +130,16 @@ def _servers(scene: Scene, told: Messages) -> Iterator[tuple[str, Words]]:
 
 
 def _tried_out(scene: Scene, told: Messages) -> Words:
-    """Public words with the organisations' key: one of them spells every hash whose word it finds in a public list."""
+    """Public words with the organisations' key: one of them spells every hash whose word it finds
+    in a public list.
+    """
     first = next(one for one in told.messages if one.verb is PROPOSE)
     listed_words = Corpus(np.arange(len(scene.public.words)), pa.array(list(scene.public.words)))
     colluder = replace(scene.assembly.population.client(first.client), train=listed_words)
     names = sorted(set().union(*told.alone.values()))
     request = Message({"hashes": rows(names)}, first.message.meta)
-    options = replace(told.options, rule="summed", top=len(listed_words))  # all that it has, however seldom
+    # all that it has, however seldom
+    options = replace(told.options, rule="summed", top=len(listed_words))
     reply, _ = handlers(options)[SPELL](request, colluder, ClientState())
     return spelling(request, reply, names, told.options.longest) if reply is not None else {}
 
@@ -121,4 +149,8 @@ def _figures(guess: Set[str], truth: Set[str]) -> Figures | None:
         return None
     hits = len(guess & truth)
     precision = hits / len(guess) if guess else None
-    return {"precision": precision, "recall": hits / len(truth), "f1": 2 * hits / (len(guess) + len(truth))}
+    return {
+        "precision": precision,
+        "recall": hits / len(truth),
+        "f1": 2 * hits / (len(guess) + len(truth)),
+    }

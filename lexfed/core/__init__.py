@@ -1,1 +1,3 @@
-"""TODO room."""
+"""What everything stands on: errors, files, seeds, parameters, compiled loops, formats, the table
+of figures.
+"""

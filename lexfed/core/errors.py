@@ -1,4 +1,6 @@
-"""What can go wrong in a way a user can mend. The command line prints each as one line and exits with 2."""
+"""What can go wrong in a way a user can mend. The command line prints each as one line and exits
+with 2.
+"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

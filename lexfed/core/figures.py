@@ -1,4 +1,5 @@
-"""One table of figures: what summary.json holds, what people call it, how it is written, and where it is shown.
+"""One table of figures: what summary.json holds, what people call it, how it is written, and where
+it is shown.
 
 A method of one's own may bring figures that are not here: they are shown under their own names.
 """
@@ -53,7 +54,8 @@ class Figure:
     key: str
     label: str = ""  # none: it is for programs
     write: Callable[[Any], str] = number
-    # r: what a run prints; s: `compare` on a terminal; c: the page of `compare`; k: a card of the report
+    # r: what a run prints; s: `compare` on a terminal; c: the page of `compare`; k: a card of the
+    # report
     where: str = ""
 
 
@@ -65,7 +67,9 @@ FIGURES: tuple[Figure, ...] = (
     Figure("clients", "clients"),
     # classifiers
     Figure("global_accuracy", "global accuracy", percent, "rsck"),
-    Figure("global_accuracy_interval", "global accuracy ± (95 %: texts and clients drawn)", percent),
+    Figure(
+        "global_accuracy_interval", "global accuracy ± (95 %: texts and clients drawn)", percent
+    ),
     Figure("global_accuracy_spread", "global accuracy, spread over clients", percent),
     Figure("global_accuracy_mean", "global accuracy (arithmetic mean)", percent),
     Figure("local_accuracy", "local accuracy", percent, "rsck"),
@@ -140,4 +144,10 @@ def human(key: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     figure = _BY_KEY.get(key)
-    return figure.write(value) if figure is not None else number(value) if isinstance(value, int | float) else str(value)
+    return (
+        figure.write(value)
+        if figure is not None
+        else number(value)
+        if isinstance(value, int | float)
+        else str(value)
+    )

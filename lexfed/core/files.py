@@ -7,8 +7,12 @@ from pathlib import Path
 OWNER_ONLY = 0o600
 
 
-def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o644) -> None:
-    """Write beside the target, then rename over it. The rename is the one moment at which the file changes."""
+def write_atomically(
+    path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o644
+) -> None:
+    """Write beside the target, then rename over it. The rename is the one moment at which the file
+    changes.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
 """The numbers of our formats. What was written before they had numbers is of format 1.
 
-A format gets a new number when what is written can no longer be read as before. An older one is read, or refused in a
-sentence that says what to do; a newer one is refused.
+A format gets a new number when what is written can no longer be read as before. An older one is
+read, or refused in a sentence that says what to do; a newer one is refused.
 """
 
 import json
@@ -26,12 +26,15 @@ def check(found: object, known: int, where: str) -> None:
     if found is None or (type(found) is int and 1 <= found <= known):
         return
     raise CheckpointError(
-        f"{where} is of format {found}, and this lexfed reads up to {known}: it was written by a newer one, use that"
+        f"{where} is of format {found}, and this lexfed reads up to {known}: it was written by a "
+        "newer one, use that"
     )
 
 
 def mark(folder: Path, what: str, number: int) -> None:
-    write_atomically(folder / FILE, (json.dumps({"what": f"lexfed {what}", "format": number}) + "\n").encode())
+    write_atomically(
+        folder / FILE, (json.dumps({"what": f"lexfed {what}", "format": number}) + "\n").encode()
+    )
 
 
 def check_folder(folder: Path, known: int) -> None:
@@ -41,5 +44,7 @@ def check_folder(folder: Path, known: int) -> None:
     try:
         found = json.loads(path.read_text())["format"]
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} can't be read: restore it from a copy, or delete it if it is of format 1") from error
+        raise CheckpointError(
+            f"{path} can't be read: restore it from a copy, or delete it if it is of format 1"
+        ) from error
     check(found, known, str(folder))

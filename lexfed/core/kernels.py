@@ -1,12 +1,17 @@
 """Compiled loops over rows of tables: rounding what is sent, adding up what arrives.
 
-They touch each number once, hold no lock (threads run them side by side) and draw from the seed they are given.
+They touch each number once, hold no lock (threads run them side by side) and draw from the seed
+they are given.
 """
 
 import numpy as np
 from numba import njit, uint64
 
-_STEP, _MIX1, _MIX2 = uint64(0x9E3779B97F4A7C15), uint64(0xBF58476D1CE4E5B9), uint64(0x94D049BB133111EB)
+_STEP, _MIX1, _MIX2 = (
+    uint64(0x9E3779B97F4A7C15),
+    uint64(0xBF58476D1CE4E5B9),
+    uint64(0x94D049BB133111EB),
+)
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -19,7 +24,9 @@ def mix(state):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def round_rows(values, seed):  # type: ignore[no-untyped-def]
-    """Rows (n, d) as int8 and one scale each (n, 1): every number goes up or down by chance, in the mean to itself."""
+    """Rows (n, d) as int8 and one scale each (n, 1): every number goes up or down by chance, in the
+    mean to itself.
+    """
     n, d = values.shape
     steps, scales = np.empty((n, d), np.int8), np.empty((n, 1), np.float32)
     state = uint64(seed)
@@ -71,7 +78,9 @@ def subtract_rows(rows, table, ids):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def add_scaled_rows(total, places, steps, scales):  # type: ignore[no-untyped-def]
-    """total[places[i]] += steps[i] * scales[i]: what `round_rows` made, without writing it out first."""
+    """total[places[i]] += steps[i] * scales[i]: what `round_rows` made, without writing it out
+    first.
+    """
     for i in range(len(places)):
         row, scale = total[places[i]], scales[i, 0]
         for k in range(len(row)):

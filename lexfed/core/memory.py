@@ -1,4 +1,6 @@
-"""Giving memory back: what a process has freed, its allocators keep, and beside large tables that is what runs out."""
+"""Giving memory back: what a process has freed, its allocators keep, and beside large tables that
+is what runs out.
+"""
 
 import ctypes
 import sys
@@ -14,7 +16,9 @@ def _libc() -> Any:
 
 
 def give_back() -> None:
-    """Return freed memory to the system. It changes no result; where it can't be done, nothing happens."""
+    """Return freed memory to the system. It changes no result; where it can't be done, nothing
+    happens.
+    """
     pa.default_memory_pool().release_unused()
     trim = getattr(_libc(), "malloc_trim", None)  # glibc's
     if trim is not None:
@@ -22,9 +26,11 @@ def give_back() -> None:
 
 
 def return_large_blocks(size: int = 4 << 20) -> None:
-    """From now on, what is as large as this goes back to the system when it is freed, and threads share one heap.
+    """From now on, what is as large as this goes back to the system when it is freed, and threads
+    share one heap.
 
-    For methods whose threads handle large pieces of tables: kept for later, those would add up to as much again.
+    For methods whose threads handle large pieces of tables: kept for later, those would add up to
+    as much again.
     """
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is not None:

@@ -1,4 +1,6 @@
-"""Parameters, their split into shared and private, and the algebra of updates: everything in an update adds up."""
+"""Parameters, their split into shared and private, and the algebra of updates: everything in an
+update adds up.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,9 @@ Params = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class ParameterSplit:
-    """Which parameters stay with the client. Names decide, so that the wire can refuse a private one by its name."""
+    """Which parameters stay with the client. Names decide, so that the wire can refuse a private
+    one by its name.
+    """
 
     is_private: Callable[[str], bool]
 
@@ -23,7 +27,9 @@ class ParameterSplit:
 
     def join(self, shared: Params, private: Params) -> Params:
         """The whole model again. Each half may hold only its own names."""
-        strays = [n for n in shared if self.is_private(n)] + [n for n in private if not self.is_private(n)]
+        strays = [n for n in shared if self.is_private(n)] + [
+            n for n in private if not self.is_private(n)
+        ]
         if strays:
             raise ValueError(f"on the wrong side of the split: {', '.join(strays)}")
         return {**shared, **private}
@@ -39,7 +45,8 @@ class Rows:
 
     ids: Tensor  # (n,) int64
     values: Tensor  # (n, d)
-    scale: Tensor | None = None  # (n, 1): the values are multiples of it (rounded rows stay small until they are added)
+    # (n, 1): the values are multiples of it (rounded rows stay small until they are added)
+    scale: Tensor | None = None
     counts: Tensor | None = None  # (n,) int64: how often each row was moved
     nodes: Tensor | None = None  # (n,) int64: how many clients moved it; None is one
 
@@ -48,7 +55,9 @@ class Rows:
 
 
 def union(parts: Sequence[Rows]) -> Rows:
-    """The union of rows, in one pass; a row that several have is their sum, and so are its counts."""
+    """The union of rows, in one pass; a row that several have is their sum, and so are its
+    counts.
+    """
     from lexfed.core.kernels import add_rows, add_scaled_rows  # compiled: loaded when first needed
 
     if len(parts) == 1 and parts[0].scale is None:
@@ -56,7 +65,10 @@ def union(parts: Sequence[Rows]) -> Rows:
     ids = torch.unique(torch.cat([part.ids for part in parts]))  # sorted
     kind = parts[0].values.dtype if parts[0].values.dtype == torch.float64 else torch.float32
     values = torch.zeros((len(ids), *parts[0].values.shape[1:]), dtype=kind)
-    counts, nodes = torch.zeros(len(ids), dtype=torch.int64), torch.zeros(len(ids), dtype=torch.int64)
+    counts, nodes = (
+        torch.zeros(len(ids), dtype=torch.int64),
+        torch.zeros(len(ids), dtype=torch.int64),
+    )
     for part in parts:
         places = torch.searchsorted(ids, part.ids)
         if part.scale is None:
@@ -65,7 +77,9 @@ def union(parts: Sequence[Rows]) -> Rows:
             add_scaled_rows(values.numpy(), places.numpy(), part.values.numpy(), part.scale.numpy())
         counts[places] += part.counts if part.counts is not None else 0
         nodes[places] += part.nodes if part.nodes is not None else 1
-    return Rows(ids, values, None, counts if any(part.counts is not None for part in parts) else None, nodes)
+    return Rows(
+        ids, values, None, counts if any(part.counts is not None for part in parts) else None, nodes
+    )
 
 
 Update = Mapping[str, Tensor | Rows]
@@ -77,7 +91,9 @@ def add(left: Update, right: Update) -> Update:
 
 
 def add_all(updates: Iterable[Update]) -> Update:
-    """The sum, in the order given. Tensors are added as they come; rows are kept until all are there."""
+    """The sum, in the order given. Tensors are added as they come; rows are kept until all are
+    there.
+    """
     result: dict[str, Tensor | Rows] = {}
     rows: dict[str, list[Rows]] = {}
     for update in updates:
@@ -87,7 +103,11 @@ def add_all(updates: Iterable[Update]) -> Update:
                 raise ValueError("a dense entry can't be added to rows")
             if isinstance(value, Rows):
                 rows.setdefault(name, []).append(value)
-            result[name] = before + value if isinstance(before, Tensor) and isinstance(value, Tensor) else value
+            result[name] = (
+                before + value
+                if isinstance(before, Tensor) and isinstance(value, Tensor)
+                else value
+            )
     return {**result, **{name: union(parts) for name, parts in rows.items()}}
 
 

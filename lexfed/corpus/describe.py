@@ -20,7 +20,9 @@ def describe(corpus: Corpus) -> dict[str, str]:
     if corpus.label_column is not None:
         names = corpus.label_names
         labels, counts = np.unique(corpus.labels, return_counts=True)
-        lines["classes"] = ", ".join(f"{names[i] if names else i}: {n:,}" for i, n in zip(labels, counts, strict=True))
+        lines["classes"] = ", ".join(
+            f"{names[i] if names else i}: {n:,}" for i, n in zip(labels, counts, strict=True)
+        )
     for name, column in (("users", corpus.users), ("sources", corpus.sources)):
         if column is not None:
             values = _values(corpus, column)
@@ -34,4 +36,7 @@ def _values(corpus: Corpus, column: Column) -> list[str]:
 
 def _counts(values: Iterable[str]) -> str:
     counts = Counter(values)
-    return ", ".join(f"{value}: {count:,}" for value, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    return ", ".join(
+        f"{value}: {count:,}"
+        for value, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    )

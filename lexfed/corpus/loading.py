@@ -1,4 +1,6 @@
-"""Corpora from tables: parquet, csv and jsonl files, and whatever else arrives as an Arrow table."""
+"""Corpora from tables: parquet, csv and jsonl files, and whatever else arrives as an Arrow
+table.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,11 +32,15 @@ class Columns:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    return pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True))
+    return pyarrow.csv.read_csv(
+        path, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
+    )
 
 
 def _map_arrow(path: Path) -> pa.Table:
-    """An Arrow file stays on disk: only what is read of it is in memory, so it may be larger than that."""
+    """An Arrow file stays on disk: only what is read of it is in memory, so it may be larger than
+    that.
+    """
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
@@ -55,7 +61,9 @@ def read_file(path: Path) -> pa.Table:
         return READERS[path.suffix](path)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path} can't be read as {path.suffix.removeprefix('.')}: {reason}") from error
+        raise DataError(
+            f"{path} can't be read as {path.suffix.removeprefix('.')}: {reason}"
+        ) from error
 
 
 def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
@@ -73,9 +81,15 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
         _strings(table, name, where) if name in table.column_names else None
         for name in (columns.user, columns.source, columns.split)
     )
-    attributes = {name: table.column(name) for name in columns.attributes if name in table.column_names}
+    attributes = {
+        name: table.column(name) for name in columns.attributes if name in table.column_names
+    }
     corpus = Corpus(rows, texts, users=users, sources=sources, splits=splits, attributes=attributes)
-    return _with_labels(corpus, table.column(columns.label), where) if columns.label in table.column_names else corpus
+    return (
+        _with_labels(corpus, table.column(columns.label), where)
+        if columns.label in table.column_names
+        else corpus
+    )
 
 
 def _blank(texts: Any) -> npt.NDArray[np.bool_]:
@@ -83,7 +97,11 @@ def _blank(texts: Any) -> npt.NDArray[np.bool_]:
     parts = []
     for start in range(0, len(texts), _PIECE):
         some = pc.coalesce(texts.slice(start, _PIECE), pa.scalar("", texts.type))
-        parts.append(pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(some)), 0).to_numpy(zero_copy_only=False))
+        parts.append(
+            pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(some)), 0).to_numpy(
+                zero_copy_only=False
+            )
+        )
     return np.concatenate(parts) if parts else np.empty(0, dtype=bool)
 
 
@@ -105,7 +123,9 @@ def _with_labels(corpus: Corpus, column: Any, where: str) -> Corpus:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if column.null_count:
-        raise DataError(f"{where}: row {pc.index(pc.is_null(column), True).as_py() + 1} has no label")
+        raise DataError(
+            f"{where}: row {pc.index(pc.is_null(column), True).as_py() + 1} has no label"
+        )
     if pa.types.is_integer(column.type):
         return replace(corpus, label_column=_numbers(column))
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -120,7 +140,9 @@ def _numbers(column: Any) -> IntArray:
 
 
 def check_labels(corpus: Corpus, classes: int | None, where: str) -> int:
-    """The number of classes; labels are 0 .. classes-1, and `classes` defaults to as many as occur. No labels: 0."""
+    """The number of classes; labels are 0 .. classes-1, and `classes` defaults to as many as occur.
+    No labels: 0.
+    """
     if corpus.label_column is None:
         return 0
     labels = corpus.labels

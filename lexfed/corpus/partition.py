@@ -1,4 +1,6 @@
-"""Who holds which text: laws that part the rows of a corpus among clients. Disjoint, complete, deterministic."""
+"""Who holds which text: laws that part the rows of a corpus among clients. Disjoint, complete,
+deterministic.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,9 @@ FloatArray = npt.NDArray[np.float64]
 
 def equal_sizes(examples: int, clients: int) -> IntArray:
     """As equal as whole numbers allow."""
-    return np.full(clients, examples // clients, dtype=np.int64) + (np.arange(clients) < examples % clients)
+    return np.full(clients, examples // clients, dtype=np.int64) + (
+        np.arange(clients) < examples % clients
+    )
 
 
 def iid(examples: int, clients: int, seed: Seed) -> Parts:
@@ -22,12 +26,14 @@ def iid(examples: int, clients: int, seed: Seed) -> Parts:
 
 
 def dirichlet(labels: IntArray, clients: int, alpha: float, prior: str, seed: Seed) -> Parts:
-    """Label shift: client k draws class shares p_k ~ Dir(alpha * prior) and gets texts by them, all clients equally many.
+    """Label shift: client k draws class shares p_k ~ Dir(alpha * prior) and gets texts by them, all
+    clients equally many.
 
-    `prior` "class" is the corpus's own class shares (FedNLP's way: a small Dirichlet weight per class, strong skew);
-    "uniform" is 1 for every class (the symmetric Dirichlet, much milder). There are only so many texts of a class, so the
-    shares of all clients are fitted to them together (alternately scaling rows and columns): no client is left with the
-    leavings of the others. A fixed number of passes: this ends at any alpha.
+    `prior` "class" is the corpus's own class shares (FedNLP's way: a small Dirichlet weight per
+    class, strong skew); "uniform" is 1 for every class (the symmetric Dirichlet, much milder).
+    There are only so many texts of a class, so the shares of all clients are fitted to them
+    together (alternately scaling rows and columns): no client is left with the leavings of the
+    others. A fixed number of passes: this ends at any alpha.
     """
     rng = numpy_generator(seed)
     classes = int(labels.max()) + 1
@@ -41,13 +47,19 @@ def dirichlet(labels: IntArray, clients: int, alpha: float, prior: str, seed: Se
     for size, wanted in zip(sizes, _fitted(shares, sizes, left), strict=True):
         taken = _whole(wanted + carried, int(size), left)
         carried += wanted - taken  # what rounding took from a class, the next client gives back
-        parts.append(np.concatenate([pools[c][left[c] - n : left[c]] for c, n in enumerate(taken)]).astype(np.int64))
+        parts.append(
+            np.concatenate([pools[c][left[c] - n : left[c]] for c, n in enumerate(taken)]).astype(
+                np.int64
+            )
+        )
         left = left - taken
     return parts
 
 
 def _fitted(shares: FloatArray, sizes: IntArray, available: IntArray) -> FloatArray:
-    """How many texts of each class each client should get, (K, C): as close to its shares as the totals allow."""
+    """How many texts of each class each client should get, (K, C): as close to its shares as the
+    totals allow.
+    """
     wanted = np.maximum(shares, 1e-9) * (available > 0)
     for _ in range(100):
         wanted *= available / np.maximum(wanted.sum(0), 1e-300)
@@ -68,11 +80,17 @@ def _whole(wanted: FloatArray, size: int, left: IntArray) -> IntArray:
 
 
 def _shares(rng: np.random.Generator, weights: FloatArray) -> FloatArray:
-    """A Dirichlet draw that survives tiny weights: gamma(a) = gamma(a + 1) * u^(1/a), kept in logarithms."""
+    """A Dirichlet draw that survives tiny weights: gamma(a) = gamma(a + 1) * u^(1/a), kept in
+    logarithms.
+    """
     logs = np.full(len(weights), -np.inf)  # a class of weight 0 gets nothing
     some = weights > 0
-    logs[some] = np.log(rng.gamma(weights[some] + 1)) + np.log1p(-rng.random(int(some.sum()))) / weights[some]
-    if not np.isfinite(logs.max()):  # alpha so small that even logarithms overflow: all the mass on one class
+    logs[some] = (
+        np.log(rng.gamma(weights[some] + 1))
+        + np.log1p(-rng.random(int(some.sum()))) / weights[some]
+    )
+    # alpha so small that even logarithms overflow: all the mass on one class
+    if not np.isfinite(logs.max()):
         logs[rng.choice(np.flatnonzero(some), p=weights[some] / weights[some].sum())] = 0.0
     shares = np.exp(logs - logs.max())
     return np.asarray(shares / shares.sum(), dtype=np.float64)
@@ -87,7 +105,9 @@ def quantity(examples: int, clients: int, alpha: float, seed: Seed) -> Parts:
 
 
 def by_user(users: list[str | None], clients: int, seed: Seed) -> Parts:
-    """A client is a user: `clients` of them by chance, each with all of its texts. Texts of nobody are left out."""
+    """A client is a user: `clients` of them by chance, each with all of its texts. Texts of nobody
+    are left out.
+    """
     groups = _groups(users)
     names = sorted(groups)
     if len(names) < clients:
@@ -104,18 +124,28 @@ def by_source(sources: list[str | None], clients: int, share: bool, seed: Seed) 
     groups = _groups(sources)
     names = sorted(groups)
     if len(names) > clients:
-        raise DataError(f"{len(names)} sources need at least as many clients, not {clients}; raise data.clients")
+        raise DataError(
+            f"{len(names)} sources need at least as many clients, not {clients}; raise data.clients"
+        )
     parts: Parts = [np.empty(0, dtype=np.int64)] * clients
     for number, name in enumerate(names):
         owners = range(number, clients, len(names))
         if len(groups[name]) < len(owners):
-            raise DataError(f"source '{name}' has {len(groups[name])} texts for {len(owners)} clients; lower data.clients")
-        for owner, part in zip(owners, iid(len(groups[name]), len(owners), derive(seed, name)), strict=True):
+            raise DataError(
+                f"source '{name}' has {len(groups[name])} texts for {len(owners)} clients; lower "
+                "data.clients"
+            )
+        for owner, part in zip(
+            owners, iid(len(groups[name]), len(owners), derive(seed, name)), strict=True
+        ):
             parts[owner] = groups[name][part]
     if share:
         rest = np.array([i for i, name in enumerate(sources) if name is None], dtype=np.int64)
         extra = iid(len(rest), clients, derive(seed, "sourceless"))
-        parts = [np.sort(np.concatenate([part, rest[more]])) for part, more in zip(parts, extra, strict=True)]
+        parts = [
+            np.sort(np.concatenate([part, rest[more]]))
+            for part, more in zip(parts, extra, strict=True)
+        ]
     return parts
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus import partition
-from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns, check_labels
+from lexfed.corpus.sources import load
 from lexfed.corpus.text import Corpus, IntArray
 
 
@@ -17,29 +17,40 @@ from lexfed.corpus.text import Corpus, IntArray
 class Data:
     """What is trained on, and how it is parted."""
 
-    name: str = "rotten_tomatoes"  # a data set of `lexfed data list`, or a parquet, csv or jsonl file
-    clients: int = 20
-    unseen: int = 0  # more clients, cut in the same way, that never train: what does a newcomer get?
+    # a data set of `lexfed data list`, or a parquet, csv or jsonl file
+    name: str = "rotten_tomatoes"
+    clients: int = 20  # how many clients take part
+    # more clients, cut in the same way, that never train: what does a newcomer get?
+    unseen: int = 0
+    # which law parts the texts among the clients
     partition: Literal["iid", "dirichlet", "user", "source", "quantity"] = "dirichlet"
     alpha: float = 1.0  # dirichlet, quantity: smaller is more skewed
     prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
-    test: float = 0.2  # share held out as the common test set, where the data has no split of its own; 0: none
-    test_of: Literal["all", "each"] = "all"  # each: every client holds out this share of its own texts instead
-    sourceless: Literal["drop", "share"] = "drop"  # source: texts that name none; share: evenly among the clients
-    validation: float = 0.1  # share of the training texts kept apart to choose options on, where it has no such split
+    # share held out as the common test set, where the data has no split of its own; 0: none
+    test: float = 0.2
+    # each: every client holds out this share of its own texts instead
+    test_of: Literal["all", "each"] = "all"
+    # source: texts that name none; share: evenly among the clients
+    sourceless: Literal["drop", "share"] = "drop"
+    # share of the training texts kept apart to choose options on, where it has no such split
+    validation: float = 0.1
     limit: int | None = None  # at most so many training texts
     classes: int | None = None  # default: as many as there are labels
     text: str = "text"  # names of columns
-    label: str = "label"
-    user: str = "user"
-    source: str = "source"
-    attributes: tuple[str, ...] = ()  # columns about the user, for an audit to guess; `blogs` has gender and age
+    label: str = "label"  # the column of labels
+    user: str = "user"  # the column that says who wrote a text
+    source: str = "source"  # the column that says where a text is from
+    # columns about the user, for an audit to guess; `blogs` has gender and age
+    attributes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.clients < 1 or self.unseen < 0:
             raise ConfigError("data.clients must be at least 1 and data.unseen at least 0")
         if not self.alpha > 0:
-            raise ConfigError(f"data.alpha must be above 0, not {self.alpha:g}; 0.1 is strong skew, 100 is almost none")
+            raise ConfigError(
+                f"data.alpha must be above 0, not {self.alpha:g}; 0.1 is strong skew, 100 is "
+                "almost none"
+            )
         for name in ("test", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} is a share: at least 0 and below 1")
@@ -58,14 +69,17 @@ class Client:
     common_test: Corpus
     secret: Seed = field(repr=False)
     test: Corpus | None = None  # its own held-out texts, where every client has some
-    # What all organisations share and the server lacks: the key of their hashed words. It holds as long as none of them
-    # works with the server: one that does gives the key away, and any word can then be tried out against the hashes.
+    # What all organisations share and the server lacks: the key of their hashed words. It holds as
+    # long as none of them works with the server: one that does gives the key away, and any word can
+    # then be tried out against the hashes.
     common_secret: Seed = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class Population:
-    """All clients. They are made when asked for: ten thousand of them cost one list of row numbers."""
+    """All clients. They are made when asked for: ten thousand of them cost one list of row
+    numbers.
+    """
 
     train: Corpus  # client after client, the unseen ones last
     starts: IntArray  # (clients + unseen + 1,) where each begins
@@ -74,7 +88,8 @@ class Population:
     classes: int  # 0: the texts have no labels
     secret: Seed = field(repr=False)
     unseen: int = 0
-    test_starts: IntArray | None = None  # where each client's own part of the common test set begins
+    # where each client's own part of the common test set begins
+    test_starts: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.starts) - 1 - self.unseen
@@ -93,62 +108,100 @@ class Population:
         secret = derive(self.secret, "client", client)
         test = None
         if self.test_starts is not None:
-            test = self.common_test.take(np.arange(self.test_starts[client], self.test_starts[client + 1]))
+            test = self.common_test.take(
+                np.arange(self.test_starts[client], self.test_starts[client + 1])
+            )
         common = derive(self.secret, "common")
-        return Client(client, self.train.take(rows), self.common_validation, self.common_test, secret, test, common)
+        return Client(
+            client,
+            self.train.take(rows),
+            self.common_validation,
+            self.common_test,
+            secret,
+            test,
+            common,
+        )
 
     def pooled(self) -> "Population":
         """One client that holds what all of them hold."""
         text = self.seen_text
         tests = None if self.test_starts is None else self.test_starts[[0, -1]]
-        return replace(self, train=text, starts=np.array([0, len(text)]), unseen=0, test_starts=tests)
+        return replace(
+            self, train=text, starts=np.array([0, len(text)]), unseen=0, test_starts=tests
+        )
 
     def trimmed(self, texts: int) -> "Population":
         """The same clients, each with its first so many texts."""
         sizes = np.minimum(np.diff(self.starts), texts)
-        rows = np.concatenate([start + np.arange(size) for start, size in zip(self.starts, sizes, strict=False)])
+        rows = np.concatenate(
+            [start + np.arange(size) for start, size in zip(self.starts, sizes, strict=False)]
+        )
         starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         return replace(self, train=self.train.take(rows.astype(np.int64)), starts=starts)
 
     def sampled(self, limit: int | None) -> "Population":
-        """The same clients, scored on at most `limit` texts of each common set, every class in its share."""
+        """The same clients, scored on at most `limit` texts of each common set, every class in its
+        share.
+        """
         if limit is None:
             return self
         return replace(
             self,
-            common_validation=stratified(self.common_validation, limit, derive(self.secret, "sample", "validation")),
+            common_validation=stratified(
+                self.common_validation, limit, derive(self.secret, "sample", "validation")
+            ),
             common_test=stratified(self.common_test, limit, derive(self.secret, "sample", "test")),
         )
 
 
 def build(data: Data, seed: Seed) -> Population:
-    corpus = load(data.name, Columns(data.text, data.label, data.user, data.source, attributes=data.attributes))
+    columns = Columns(data.text, data.label, data.user, data.source, attributes=data.attributes)
+    return parted(load(data.name, columns), data, seed)
+
+
+def parted(corpus: Corpus, data: Data, seed: Seed) -> Population:
+    """The clients of a corpus, and the common sets that they are scored on."""
     classes = check_labels(corpus, data.classes, data.name)
     if data.test_of == "each":
         return _with_own_tests(corpus, data, classes, seed)
     train, test = split_test(corpus, data.test, derive(seed, "test"))
     if len(train) == 0:
-        raise DataError(f"{data.name}: no training text is left beside the test set (is every text the same?)")
+        raise DataError(
+            f"{data.name}: no training text is left beside the test set (is every text the same?)"
+        )
     if data.limit is not None:
-        train = train.take(numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit])
+        train = train.take(
+            numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit]
+        )
     train, validation = split_validation(corpus, train, data.validation, derive(seed, "validation"))
     parts = part(train, data, derive(seed, "partition"))
     starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
-    return Population(train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen)
+    return Population(
+        train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen
+    )
 
 
 def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Population:
-    """Every client holds out a share of its own texts; the common test set is all of them, client after client."""
+    """Every client holds out a share of its own texts; the common test set is all of them, client
+    after client.
+    """
     if data.limit is not None:
-        corpus = corpus.take(numpy_generator(derive(seed, "limit")).permutation(len(corpus))[: data.limit])
+        corpus = corpus.take(
+            numpy_generator(derive(seed, "limit")).permutation(len(corpus))[: data.limit]
+        )
     trains, tests = [], []
     for client, rows in enumerate(part(corpus, data, derive(seed, "partition"))):
         rest, held = hold_out(corpus.take(rows), data.test, derive(seed, "test", client))
         if len(rest) == 0:
-            raise DataError(f"client {client} has no text left beside what it holds out; lower data.test or data.clients")
+            raise DataError(
+                f"client {client} has no text left beside what it holds out; lower data.test or "
+                "data.clients"
+            )
         trains.append(rest)
         tests.append(held)
-    starts, test_starts = (np.cumsum([0, *map(len, texts)]).astype(np.int64) for texts in (trains, tests))
+    starts, test_starts = (
+        np.cumsum([0, *map(len, texts)]).astype(np.int64) for texts in (trains, tests)
+    )
     train = replace(corpus, rows=np.concatenate([text.rows for text in trains]))
     test = replace(corpus, rows=np.concatenate([text.rows for text in tests]))
     nothing = corpus.take(np.arange(0))
@@ -159,29 +212,40 @@ def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
     """Positions of each client's texts."""
     clients = data.clients + data.unseen
     if clients > len(train):
-        raise DataError(f"{clients} clients but only {len(train)} training texts; lower data.clients")
+        raise DataError(
+            f"{clients} clients but only {len(train)} training texts; lower data.clients"
+        )
     if data.partition == "user":
         return partition.by_user(_entries(train, "users", data), clients, seed)
     if data.partition == "source":
-        return partition.by_source(_entries(train, "sources", data), clients, data.sourceless == "share", seed)
+        return partition.by_source(
+            _entries(train, "sources", data), clients, data.sourceless == "share", seed
+        )
     if data.partition == "quantity":
         return partition.quantity(len(train), clients, data.alpha, seed)
     if data.partition == "iid":
         return partition.iid(len(train), clients, seed)
     if train.label_column is None:
-        raise DataError(f"{data.name} has no labels to part by; set data.label, or data.partition = 'iid'")
+        raise DataError(
+            f"{data.name} has no labels to part by; set data.label, or data.partition = 'iid'"
+        )
     return partition.dirichlet(train.labels, clients, data.alpha, data.prior, seed)
 
 
 def _entries(corpus: Corpus, column: str, data: Data) -> list[str | None]:
     entries = getattr(corpus, column)
     if entries is None or entries.take(corpus.rows).null_count == len(corpus):
-        raise DataError(f"{data.name} does not say the {data.partition} of a text; choose another data.partition")
+        raise DataError(
+            f"{data.name} does not say the {data.partition} of a text; choose another "
+            "data.partition"
+        )
     return list(entries.take(corpus.rows).to_pylist())
 
 
 def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
-    """The data's own split where it has one (its test set stays as it is), else a held-out share."""
+    """The data's own split where it has one (its test set stays as it is), else a held-out
+    share.
+    """
     if corpus.splits is None:
         return hold_out(corpus, share, seed)
     train, test = corpus.where("splits", "train"), corpus.where("splits", "test")
@@ -193,8 +257,12 @@ def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus
 VALIDATION = ("validation", "valid", "dev")  # what data sets call it
 
 
-def split_validation(corpus: Corpus, train: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
-    """Training and validation texts: the data's own split where it has one, else a share of the training texts."""
+def split_validation(
+    corpus: Corpus, train: Corpus, share: float, seed: Seed
+) -> tuple[Corpus, Corpus]:
+    """Training and validation texts: the data's own split where it has one, else a share of the
+    training texts.
+    """
     if share and corpus.splits is not None:
         for name in VALIDATION:
             own = corpus.where("splits", name)
@@ -204,7 +272,9 @@ def split_validation(corpus: Corpus, train: Corpus, share: float, seed: Seed) ->
 
 
 def hold_out(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
-    """The rest, and a share of every class. A held-out text that occurs again in the rest is dropped from the rest."""
+    """The rest, and a share of every class. A held-out text that occurs again in the rest is
+    dropped from the rest.
+    """
     if share == 0 or len(corpus) == 0:
         return corpus, corpus.take(np.arange(0))
     held = _of_every_class(corpus, share, seed)
@@ -215,12 +285,20 @@ def hold_out(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
 
 
 def stratified(corpus: Corpus, limit: int, seed: Seed) -> Corpus:
-    return corpus if len(corpus) <= limit else corpus.take(_of_every_class(corpus, limit / len(corpus), seed))
+    return (
+        corpus
+        if len(corpus) <= limit
+        else corpus.take(_of_every_class(corpus, limit / len(corpus), seed))
+    )
 
 
 def _of_every_class(corpus: Corpus, share: float, seed: Seed) -> IntArray:
     """Positions of a share of every class, at least one text of each, in their old order."""
     rng = numpy_generator(seed)
-    labels = corpus.labels if corpus.label_column is not None else np.zeros(len(corpus), dtype=np.int64)
+    labels = (
+        corpus.labels if corpus.label_column is not None else np.zeros(len(corpus), dtype=np.int64)
+    )
     classes = [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
-    return np.sort(np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in classes])).astype(np.int64)
+    return np.sort(
+        np.concatenate([rows[: max(1, round(share * len(rows)))] for rows in classes])
+    ).astype(np.int64)

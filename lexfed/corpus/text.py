@@ -13,7 +13,9 @@ Column = Any  # a pyarrow string column: read-only, shared by every corpus cut f
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Rows of shared columns: ten thousand clients' corpora cost ten thousand row lists, not copies of the text."""
+    """Rows of shared columns: ten thousand clients' corpora cost ten thousand row lists, not copies
+    of the text.
+    """
 
     rows: IntArray
     texts: Column
@@ -22,13 +24,15 @@ class Corpus:
     sources: Column | None = None
     splits: Column | None = None
     label_names: tuple[str, ...] | None = None
-    attributes: Mapping[str, Column] = field(default_factory=dict)  # of the user, by name: truth for an audit, never sent
+    # of the user, by name: truth for an audit, never sent
+    attributes: Mapping[str, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self.rows), 1024):  # in pieces: a corpus may be larger than we want as Python strings
+        # in pieces: a corpus may be larger than we want as Python strings
+        for start in range(0, len(self.rows), 1024):
             yield from self.texts.take(self.rows[start : start + 1024]).to_pylist()
 
     @property
@@ -44,4 +48,6 @@ class Corpus:
     def where(self, column: str, value: str) -> "Corpus":
         """The texts whose `users`, `sources` or `splits` entry is this one."""
         entries = getattr(self, column).take(self.rows).to_pylist()
-        return self.take(np.array([i for i, entry in enumerate(entries) if entry == value], dtype=np.int64))
+        return self.take(
+            np.array([i for i, entry in enumerate(entries) if entry == value], dtype=np.int64)
+        )

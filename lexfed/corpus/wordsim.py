@@ -1,6 +1,7 @@
 """Word lists by which word vectors are judged: pairs that people have scored, and analogies.
 
-They are looked for in the folder `wordsim` of LEXFED_DATA, then among the test data that gensim ships.
+They are looked for in the folder `wordsim` of LEXFED_DATA, then among the test data that gensim
+ships.
 """
 
 import math
@@ -35,13 +36,20 @@ def analogies() -> tuple[Question, ...]:
 
 
 def _find(file: str) -> Path:
-    folder, spec = os.environ.get(FOLDER), find_spec("gensim")  # finds the package without the seconds of importing it
+    # finds the package without the seconds of importing it
+    folder, spec = os.environ.get(FOLDER), find_spec("gensim")
     places = [Path(folder) / "wordsim"] if folder else []
-    places += [Path(place) / "test" / "test_data" for place in (spec.submodule_search_locations if spec else None) or ()]
+    places += [
+        Path(place) / "test" / "test_data"
+        for place in (spec.submodule_search_locations if spec else None) or ()
+    ]
     for place in places:
         if (place / file).is_file():
             return place / file
-    raise DataError(f"{file} is neither in the folder wordsim of {FOLDER} nor in gensim's test data; pip install gensim")
+    raise DataError(
+        f"{file} is neither in the folder wordsim of {FOLDER} nor in gensim's test data; pip "
+        "install gensim"
+    )
 
 
 @cache
@@ -73,14 +81,18 @@ def _questions(path: Path) -> tuple[Question, ...]:
 
 
 def _parsed(path: Path, parse: Callable[[str], Item | None]) -> tuple[Item, ...]:
-    """What the lines say, without those that say nothing; the first that can't be understood is named."""
+    """What the lines say, without those that say nothing; the first that can't be understood is
+    named.
+    """
     items, number = [], 0
     try:
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):  # noqa: B007
             if line.strip() and (item := parse(line.rstrip())) is not None:
                 items.append(item)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}{f', line {number}' if number else ''} can't be read: {error}") from error
+        raise DataError(
+            f"{path}{f', line {number}' if number else ''} can't be read: {error}"
+        ) from error
     if not items:
         raise DataError(f"{path} is an empty list")
     return tuple(items)

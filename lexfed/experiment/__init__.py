@@ -1,1 +1,1 @@
-"""TODO room."""
+"""An experiment: its configuration, and what is built from it."""

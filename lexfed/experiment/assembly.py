@@ -1,4 +1,6 @@
-"""From a configuration to a method and its clients. Workers and nodes rebuild both from it, so it is all they are sent."""
+"""From a configuration to a method and its clients. Workers and nodes rebuild both from it, so it
+is all they are sent.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -62,7 +64,9 @@ def assemble(config: Config) -> Assembly:
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:
-    """The method, its uploads counted and, where that is asked for, held back by those who have little text."""
+    """The method, its uploads counted and, where that is asked for, held back by those who have
+    little text.
+    """
     layers: list[Layer] = []
     if config.defences.minimum_words:
         layers.append(minimum_text(config.defences.minimum_words, parts.mechanism))
@@ -85,7 +89,8 @@ def _check(config: Config, entry: Entry) -> None:
         differs = getattr(mine, key) != getattr(usual, key) if key else mine != usual
         if differs and not of_kind(entry, name):
             why = entry.kind.tells.get(name, "it would do nothing")
-            raise ConfigError(f"[{table}] can't be used with method = '{entry.name}': {why}")
+            what = name if key else f"[{table}]"
+            raise ConfigError(f"{what} can't be used with method = '{entry.name}': {why}")
     if config.self_audit.limit is not None:
         _check_self_audit(config, entry)
     if config.aggregation.rule != "mean" and config.privacy.placement != "none":
@@ -101,7 +106,8 @@ def _check_self_audit(config: Config, entry: Entry) -> None:
     words = registry.entry(config.model.name).reads_words
     if not entry.has("self-audit"):
         raise ConfigError(
-            f"[self_audit] is for method = 'fedevocab', 'fedavg' and 'fedavg_finetune', not for '{entry.name}'"
+            "[self_audit] is for method = 'fedevocab', 'fedavg' and 'fedavg_finetune', not for "
+            f"'{entry.name}'"
         )
     if entry.has("own words") and not words:
         raise ConfigError(f"[self_audit] with method = '{entry.name}' needs model.name = 'bilstm'")
@@ -110,8 +116,12 @@ def _check_self_audit(config: Config, entry: Entry) -> None:
 def _check_malice(config: Config, entry: Entry) -> None:
     options, clients = config.malice, 1 if entry.has("pooled") else config.data.clients
     if options.clients > clients or entry.has("pooled"):
-        raise ConfigError(f"malice.clients is {options.clients}, but the number of clients is {clients}; lower it")
+        raise ConfigError(
+            f"malice.clients is {options.clients}, but the number of clients is {clients}; lower it"
+        )
     if options.kind == "stuff_vocabulary" and not entry.has("word list"):
-        raise ConfigError(f"{entry.name} agrees on no word list that could be stuffed: choose another malice.kind")
+        raise ConfigError(
+            f"{entry.name} agrees on no word list that could be stuffed: choose another malice.kind"
+        )
     if options.kind == "flip_labels" and not entry.kind.labels:
         raise ConfigError(f"{entry.name} trains without labels: choose another malice.kind")

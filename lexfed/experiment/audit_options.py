@@ -6,13 +6,30 @@ from typing import Literal
 from lexfed.core.errors import ConfigError
 
 Attack = Literal[
-    "rows", "span", "norms", "sentences", "labels", "inversion", "agreement", "canaries", "membership", "attributes"
+    "rows",
+    "span",
+    "norms",
+    "sentences",
+    "labels",
+    "inversion",
+    "agreement",
+    "canaries",
+    "membership",
+    "attributes",
 ]
 
 
 @dataclass(frozen=True)
 class Audit:
-    attacks: tuple[Attack, ...] = ("rows", "span", "norms", "sentences", "labels", "agreement", "canaries")
+    attacks: tuple[Attack, ...] = (
+        "rows",
+        "span",
+        "norms",
+        "sentences",
+        "labels",
+        "agreement",
+        "canaries",
+    )  # which attacks run
     methods: tuple[str, ...] = ()  # default: the configuration's own
     # each a defence: settings that make it, apart by ";", or "none"
     defences: tuple[str, ...] = ("none",)
@@ -21,20 +38,31 @@ class Audit:
     batches: tuple[int, ...] = ()  # default: train.batch
     seeds: tuple[int, ...] = ()  # default: seed
     clients: int = 10  # uploads that are attacked in each cell
-    rounds: int = 1
+    rounds: int = 1  # rounds that are recorded, of the same clients if there are several
     candidates: int = 20_000  # words that the attacker considers
-    inversion_steps: int = 300  # inversion: how often a gradient is compared; 300 take some ten seconds
-    others: int = 1_000  # sentences that are not the client's; from 10,000 on the TPR at 0.1 % is told too
+    # inversion: how often a gradient is compared; 300 take some ten seconds
+    inversion_steps: int = 300
+    # sentences that are not the client's; from 10,000 on the TPR at 0.1 % is told too
+    others: int = 1_000
     canaries: int = 0  # clients that get a phrase planted in their text
-    attributes: tuple[str, ...] = ("gender", "age")  # what is guessed of users, where the data tells it
+    # what is guessed of users, where the data tells it
+    attributes: tuple[str, ...] = ("gender", "age")
     shadows: int = 8  # membership: models that an attacker trains for each that it attacks
 
     def __post_init__(self) -> None:
         if self.inversion_steps < 1:
             raise ConfigError("audit.inversion_steps must be at least 1")
         if not 0 <= self.canaries <= self.clients:
-            raise ConfigError("audit.canaries is at least 0 and at most audit.clients: who has one must be asked")
-        if min(self.clients, self.rounds, self.candidates, self.others) < 1 or any(n < 1 for n in self.sentences):
-            raise ConfigError("audit.clients, rounds, candidates, others and sentences must be at least 1")
+            raise ConfigError(
+                "audit.canaries is at least 0 and at most audit.clients: who has one must be asked"
+            )
+        if min(self.clients, self.rounds, self.candidates, self.others) < 1 or any(
+            n < 1 for n in self.sentences
+        ):
+            raise ConfigError(
+                "audit.clients, rounds, candidates, others and sentences must be at least 1"
+            )
         if self.shadows < 4 or self.shadows % 2:  # in pairs: a text is in one of the two
-            raise ConfigError(f"audit.shadows must be an even number, at least 4, not {self.shadows}")
+            raise ConfigError(
+                f"audit.shadows must be an even number, at least 4, not {self.shadows}"
+            )

@@ -1,4 +1,6 @@
-"""The configuration: strict TOML into frozen dataclasses. Each table is one dataclass, defined where it is used."""
+"""The configuration: strict TOML into frozen dataclasses. Each table is one dataclass, defined
+where it is used.
+"""
 
 import dataclasses
 import tomllib
@@ -113,7 +115,9 @@ def loads(text: str, settings: Sequence[str] = ()) -> Config:
 
 
 def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
-    """What was set and is not read by the method is refused; a file that lexfed wrote itself holds every key."""
+    """What was set and is not read by the method is refused; a file that lexfed wrote itself holds
+    every key.
+    """
     table = toml.copied(table)
     formats.check(table.pop("format", None), formats.CONFIGURATION, "the configuration")
     resolved = reads.is_resolved(table)
@@ -126,7 +130,9 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
 
 
 def changed(config: Config, settings: Sequence[str]) -> Config:
-    """The configuration with these settings, which the program makes itself: none of them is refused as unread."""
+    """The configuration with these settings, which the program makes itself: none of them is
+    refused as unread.
+    """
     table = tomllib.loads(to_toml(config))
     del table["format"]
     for setting in settings:
@@ -139,7 +145,9 @@ def _read(table: dict[str, Any]) -> Config:
     if not is_own(table.get("method", "")):
         return toml.read(Config, table, "", hidden=("own",))
     if entry.name in Config.__dataclass_fields__:
-        raise ConfigError(f"a method of your own can't be called '{entry.name}': that is the name of a key")
+        raise ConfigError(
+            f"a method of your own can't be called '{entry.name}': that is the name of a key"
+        )
     own: Any = toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
     return dataclasses.replace(toml.read(Config, table, "", hidden=("own",)), own=own)
 
@@ -163,13 +171,19 @@ def differences(one: Config, other: Config) -> list[str]:
 
 
 def fingerprint(table: Mapping[str, Any]) -> str:
-    """Of a configuration as its file has it: all that gives a run's state its meaning, so not its name and its rounds.
+    """Of a configuration as its file has it: all that gives a run's state its meaning, so not its
+    name and its rounds.
 
     Of the file, not of what is read from it: a later lexfed that knows more keys finds the same.
     """
-    same = {key: value for key, value in table.items() if key != "format"} | {"name": "any", "rounds": 1}
+    same = {key: value for key, value in table.items() if key != "format"} | {
+        "name": "any",
+        "rounds": 1,
+    }
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None}
+    return {
+        k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None
+    }

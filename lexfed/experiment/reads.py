@@ -1,8 +1,9 @@
-"""Which keys of the common tables a method reads. A key that was set and is not read is refused: it would do nothing.
+"""Which keys of the common tables a method reads. A key that was set and is not read is refused: it
+would do nothing.
 
-A method's own table is its own, and other methods' tables stay allowed: `--set method=` compares them on one file. For the
-same reason a file may hold keys that another method of the same kind reads. What is said with `--set` is meant for the
-method that runs.
+A method's own table is its own, and other methods' tables stay allowed: `--set method=` compares
+them on one file. For the same reason a file may hold keys that another method of the same kind
+reads. What is said with `--set` is meant for the method that runs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,8 +15,9 @@ from lexfed.federation.method import Entry
 
 GENERAL = ("name", "seed", "rounds", "keep", "method", "format")
 COMMON = (
-    "data", "vocabulary", "agreement", "word2vec", "model", "tokenizer", "language_model", "heavy_hitters", "cohort",
-    "train", "server", "privacy", "defences", "self_audit", "aggregation", "malice", "evaluation", "audit",
+    "data", "vocabulary", "agreement", "word2vec", "model", "tokenizer", "language_model",
+    "heavy_hitters", "cohort", "train", "server", "privacy", "defences", "self_audit",
+    "aggregation", "malice", "evaluation", "audit",
 )  # fmt: skip
 
 
@@ -54,4 +56,6 @@ def _sentence(entry: Entry, key: str) -> str:
         return f"{entry.name} counts epochs, not rounds: set {entry.name}.epochs"
     table = key.partition(".")[0]
     why = entry.kind.tells.get(key, entry.kind.tells.get(table, ""))
-    return f"method = '{entry.name}' does not read {key}: leave it out" + (f" ({why})" if why else "")
+    return f"method = '{entry.name}' does not read {key}: leave it out" + (
+        f" ({why})" if why else ""
+    )

@@ -6,7 +6,8 @@ from lexfed.core.errors import ConfigError, nearest
 from lexfed.core.importing import is_own, own
 from lexfed.federation.method import Entry
 
-# Each is imported when it is asked for: compiled code and libraries take memory that other methods can do without.
+# Each is imported when it is asked for: compiled code and libraries take memory that other methods
+# can do without.
 METHODS: Mapping[str, str] = {
     "fedevocab": "lexfed.methods.fedevocab:METHOD",
     "fedavg": "lexfed.methods.fedavg:METHOD",
@@ -25,7 +26,9 @@ def method(name: str) -> Entry:
     """The entry of a method. What can't be found is an error, never another method."""
     if name not in METHODS and not is_own(name):
         known = nearest(name, METHODS)
-        raise ConfigError(f"method = '{name}' is not known; {known} (one of your own is 'package.module:METHOD')")
+        raise ConfigError(
+            f"method = '{name}' is not known; {known} (one of your own is 'package.module:METHOD')"
+        )
     found = own(METHODS.get(name, name), "method")
     if not isinstance(found, Entry):
         raise ConfigError(f"method = '{name}' is not a lexfed.Entry")

@@ -32,7 +32,9 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], table: Mapping[str, Any], where: str, hidden: tuple[str, ...] = ()) -> T:
-    """A dataclass from a table: no unknown key, every value of its field's type. Hidden fields are no keys."""
+    """A dataclass from a table: no unknown key, every value of its field's type. Hidden fields are
+    no keys.
+    """
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name not in hidden}
     for key in table:
         if key not in hints:
@@ -47,7 +49,9 @@ def _value(kind: Any, value: Any, key: str) -> Any:
         return read(kind, value, f"{key}.")
     if get_origin(kind) is Literal:
         if value not in get_args(kind) or isinstance(value, bool):
-            raise ConfigError(f"{key} = {value!r} is not known; {nearest(str(value), map(str, get_args(kind)))}")
+            raise ConfigError(
+                f"{key} = {value!r} is not known; {nearest(str(value), map(str, get_args(kind)))}"
+            )
         return value
     if get_origin(kind) in (Union, UnionType):
         return _value(next(k for k in get_args(kind) if k is not NoneType), value, key)
@@ -70,12 +74,18 @@ def word(value: Any, key: str) -> str:
 
 
 def copied(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: copied(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    return {
+        key: copied(value) if isinstance(value, Mapping) else value for key, value in table.items()
+    }
 
 
 def flat(table: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """All keys of all tables, as `table.key`."""
     result: dict[str, Any] = {}
     for key, value in table.items():
-        result |= flat(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+        result |= (
+            flat(value, f"{where}{key}.")
+            if isinstance(value, Mapping)
+            else {f"{where}{key}": value}
+        )
     return result

@@ -1,7 +1,18 @@
-"""The federation: asking clients, adding up what they say, the loop of rounds, and what a method is."""
+"""The federation: asking clients, adding up what they say, the loop of rounds, and what a method
+is.
+"""
 
 from lexfed.federation.loop import Rounds, broadcast, once, paid_ahead_by, paid_by
-from lexfed.federation.method import Entry, Handler, Kind, Layer, Method, ServerProgram, Study
+from lexfed.federation.method import (
+    Answer,
+    Entry,
+    Handler,
+    Kind,
+    Layer,
+    Method,
+    ServerProgram,
+    Study,
+)
 from lexfed.federation.state import ClientState, ServerState, Steps, clock, request
 from lexfed.federation.sums import (
     Ask,
@@ -19,7 +30,8 @@ from lexfed.federation.sums import (
 )
 
 __all__ = [
-    "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method", "Replies", "Requests", "Rounds",
-    "ServerProgram", "ServerState", "Steps", "Study", "Sum", "Total", "add_replies", "add_up", "blocks", "broadcast",
-    "clock", "once", "paid_ahead_by", "paid_by", "plain", "request", "robust", "tapped",
+    "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method", "Replies",
+    "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum", "Total",
+    "add_replies", "add_up", "blocks", "broadcast", "clock", "once", "paid_ahead_by", "paid_by",
+    "plain", "request", "robust", "tapped",
 ]  # fmt: skip

@@ -50,7 +50,8 @@ def broadcast(state: ServerState, cohort: Sequence[ClientId], ask: int) -> Reque
 class Rounds:
     """The loop: choose a cohort, ask it to train, release what its sum says, take a step.
 
-    It contains no branch on method, runtime or defence: a new need is a layer on ask, a layer on a handler, or a Mechanism.
+    It contains no branch on method, runtime or defence: a new need is a layer on ask, a layer on a
+    handler, or a Mechanism.
     """
 
     sampler: Sampler
@@ -61,7 +62,9 @@ class Rounds:
     pay: Pay = for_nothing
     asks: int = 1  # exchanges between two states that are kept: FedSGD makes many
 
-    def __call__(self, federation: Federation, state: ServerState, until: int, seed: Seed, first: int = 0) -> Steps:
+    def __call__(
+        self, federation: Federation, state: ServerState, until: int, seed: Seed, first: int = 0
+    ) -> Steps:
         """Rounds up to `until`. Their randomness is counted from round `first` on."""
         while state.round < until:
             here = derive(seed, "round", state.round - first)
@@ -72,7 +75,9 @@ class Rounds:
                 state = yield from self.pay(state, asked)
                 total = federation.total(self.verb, self.requests(state, cohort, ask))
                 noise = derive(here, "noise", ask)
-                update, kept = self.mechanism.release(total.update, asked, state.mechanism_state, noise)
+                update, kept = self.mechanism.release(
+                    total.update, asked, state.mechanism_state, noise
+                )
                 params, slots = self.optimizer.step(state.params, update, state.opt_state)
                 state = replace(state, params=params, opt_state=slots, mechanism_state=kept)
             state = replace(state, round=state.round + 1, step=state.step + 1)

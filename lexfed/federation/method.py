@@ -1,4 +1,6 @@
-"""A method is two halves: handlers by verb on the client, a generator on the server. An entry gives it its name."""
+"""A method is two halves: handlers by verb on the client, a generator on the server. An entry gives
+it its name.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,20 +15,26 @@ from lexfed.federation.state import ClientState, ServerState, Steps
 from lexfed.federation.sums import Federation
 from lexfed.wire import Message, Verb
 
-# A reply of None: the client does not answer. A state that comes back as the same object is not written again.
-Handler = Callable[[Message, Client, ClientState], tuple[Message | None, ClientState]]
+# A reply of None: the client does not answer. A state that comes back as the same object is not
+# written again.
+Answer = tuple[Message | None, ClientState]
+Handler = Callable[[Message, Client, ClientState], Answer]
 Layer = Callable[[Verb, Handler], Handler]  # put around every handler of a method
 ServerProgram = Callable[[Federation, Seed, ServerState], Steps]
 
 
 class Study(Protocol):
-    """What an experimenter does with a method's states: score them, write them down, sum them up."""
+    """What an experimenter does with a method's states: score them, write them down, sum them
+    up.
+    """
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> Mapping[str, Any]:
         """Figures of a state; at the last round all of them, on the way what is cheap."""
 
     def due(self, state: ServerState) -> bool:
-        """Whether all figures of this state are wanted, though it is not the last (a switch of the tokenizer)."""
+        """Whether all figures of this state are wanted, though it is not the last (a switch of the
+        tokenizer).
+        """
 
     def artifacts(self, state: ServerState, folder: Path) -> None:
         """What the run leaves for others to use."""
@@ -67,24 +75,27 @@ TRAITS: Mapping[str, str] = {
     "threads": "its handlers hold no lock and share memory: workers are threads, not processes",
 }
 Trait = Literal[
-    "own words", "alone", "pooled", "one model", "part of the texts", "self-audit", "counts epochs", "word list", "rows",
-    "threads",
+    "own words", "alone", "pooled", "one model", "part of the texts", "self-audit",
+    "counts epochs", "word list", "rows", "threads",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What methods of one kind are built from, and which keys of the common tables are read for them.
+    """What methods of one kind are built from, and which keys of the common tables are read for
+    them.
 
-    `parts(tables, people, entry)` turns tables into what `Entry.build` takes; it may replace the population
-    (`parts.people`), and brings the kind's study (`parts.study`) and promise (`parts.promise`).
+    `parts(tables, people, entry)` turns tables into what `Entry.build` takes; it may replace the
+    population (`parts.people`), and brings the kind's study (`parts.study`) and promise
+    (`parts.promise`).
     """
 
     name: str
     parts: Callable[[Any, Population, "Entry"], Any]
     reads: tuple[str, ...]  # "table", or "table.key"
     labels: bool = False  # texts have labels, which are learned
-    tells: Mapping[str, str] = field(default_factory=dict)  # why a table or key that is not read can't be used here
+    # why a table or key that is not read can't be used here
+    tells: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,7 +105,9 @@ class Nothing:
 
 @dataclass(frozen=True)
 class Entry:
-    """A method as a configuration names it: `method = "name"`, or `method = "package.module:METHOD"` for one's own."""
+    """A method as a configuration names it: `method = "name"`, or `method =
+    "package.module:METHOD"` for one's own.
+    """
 
     name: str  # also of its own table
     kind: Kind

@@ -5,14 +5,17 @@
     median:        the middle value of a coordinate; of two, their mean                            [1, definition 1]
     norm bound:    the mean of delta_k min(1, M / |delta_k|)                                       [2]
 
-[1] Yin et al., Byzantine-robust distributed learning, ICML 2018. [2] Sun et al., Can you really backdoor federated
-learning?, 2019. A rule that cuts k values at either end withstands k liars; norms only bound what a liar does in a round.
+[1] Yin et al., Byzantine-robust distributed learning, ICML 2018. [2] Sun et al., Can you really
+backdoor federated learning?, 2019. A rule that cuts k values at either end withstands k liars;
+norms only bound what a liar does in a round.
 
-A word that few clients have looks like a lie. Its row moves at those who have it and rests at the others, so a rule that
-cuts k does not move the row of a word that k clients or fewer hold; the median wants half of the cohort. The norm bound
-keeps such rows. A median is no sum either: noise that was made for a sum does not fit it, and a secure sum can't make it.
+A word that few clients have looks like a lie. Its row moves at those who have it and rests at the
+others, so a rule that cuts k does not move the row of a word that k clients or fewer hold; the
+median wants half of the cohort. The norm bound keeps such rows. A median is no sum either: noise
+that was made for a sum does not fit it, and a secure sum can't make it.
 
-Differs from [1]: the number cut is rounded up, so that a client that drops out does not let a liar in.
+Differs from [1]: the number cut is rounded up, so that a client that drops out does not let a liar
+in.
 """
 
 import math
@@ -31,7 +34,8 @@ from lexfed.wire import Message, Verb, below, under, unpack, well_formed
 
 _SCALAR = torch.zeros(())  # the shape and kind of a weight, or a loss
 
-# From the cohort's weighted updates to one update that stands for their sum; nobody answered: an empty one.
+# From the cohort's weighted updates to one update that stands for their sum; nobody answered: an
+# empty one.
 Rule = Callable[[Iterable[Params]], Update]
 
 
@@ -39,13 +43,17 @@ Rule = Callable[[Iterable[Params]], Update]
 class Aggregation:
     """The `[aggregation]` table: how a cohort's updates become one."""
 
+    # how a cohort's updates become one
     rule: Literal["mean", "trimmed_mean", "median", "norm_bound"] = "mean"
     trim: float = 0.1  # trimmed_mean: share that is cut at either end
     norm: float = 1.0  # norm_bound: how long one client's delta may be
 
     def __post_init__(self) -> None:
         if not 0 <= self.trim < 0.5:
-            raise ConfigError("aggregation.trim is cut at either end: at least 0 and below 0.5 (which is rule = 'median')")
+            raise ConfigError(
+                "aggregation.trim is cut at either end: at least 0 and below 0.5 (which is rule = "
+                "'median')"
+            )
         if not self.norm > 0:
             raise ConfigError("aggregation.norm must be above 0")
 
@@ -61,15 +69,27 @@ def rule_of(options: Aggregation) -> Rule | None:
 
 
 def heard(verb: Verb, request: Message, reply: Message) -> Params | None:
-    """A reply as the rules take it: dense, all numbers, with a weight; None if it is not: its client has dropped out."""
+    """A reply as the rules take it: dense, all numbers, with a weight; None if it is not: its
+    client has dropped out.
+    """
     if "rows" in request.meta:
-        raise ConfigError("rows of a table are added up, they have no median: set aggregation.rule = 'mean'")
+        raise ConfigError(
+            "rows of a table are added up, they have no median: set aggregation.rule = 'mean'"
+        )
     if not well_formed(verb, request, reply):
         return None
     model, update = under("delta", below("model", request.arrays)), unpack(reply.arrays)
-    good = {name: value for name, value in update.items() if _numbers_like(value, model.get(name, _SCALAR))}
+    good = {
+        name: value
+        for name, value in update.items()
+        if _numbers_like(value, model.get(name, _SCALAR))
+    }
     # a weight is a number of texts: at least one
-    return good if len(good) == len(update) and bool(good.get("weight", torch.zeros(())) >= 1) else None
+    return (
+        good
+        if len(good) == len(update) and bool(good.get("weight", torch.zeros(())) >= 1)
+        else None
+    )
 
 
 def _numbers_like(value: Tensor | Rows, like: Tensor) -> TypeGuard[Tensor]:
@@ -78,9 +98,10 @@ def _numbers_like(value: Tensor | Rows, like: Tensor) -> TypeGuard[Tensor]:
     return bool(value.isfinite().all())
 
 
-# --- by coordinate ----------------------------------------------------------------------------------------------------
+# --- by coordinate --------------------------------------------------------------------------------
 
-_PIECE = 1 << 14  # coordinates that are sorted at a time: of all replies together, only so many are copied
+# coordinates that are sorted at a time: of all replies together, only so many are copied
+_PIECE = 1 << 14
 
 
 def trimmed_mean(share: float) -> Rule:
@@ -88,9 +109,13 @@ def trimmed_mean(share: float) -> Rule:
         replies = list(updates)
         if not replies:
             return {}
-        cut = min(math.ceil(share * len(replies) - 1e-9), (len(replies) - 1) // 2)  # 0.1 * 30 is a little more than 3
+        # 0.1 * 30 is a little more than 3
+        cut = min(math.ceil(share * len(replies) - 1e-9), (len(replies) - 1) // 2)
         names = dict.fromkeys(name for reply in replies for name in reply if name != "weight")
-        return {**{name: _trimmed(name, replies, cut) for name in names}, "weight": torch.tensor(1.0)}
+        return {
+            **{name: _trimmed(name, replies, cut) for name in names},
+            "weight": torch.tensor(1.0),
+        }
 
     return rule
 
@@ -105,13 +130,14 @@ def _trimmed(name: str, replies: Sequence[Params], cut: int) -> Tensor:
     weights = torch.stack([reply["weight"] for reply in replies])  # (n,)
     result = torch.empty_like(columns[0])
     for start in range(0, len(result), _PIECE):
-        piece = torch.stack([column[start : start + _PIECE] for column in columns], 1) / weights  # (p, n)
+        # (p, n)
+        piece = torch.stack([column[start : start + _PIECE] for column in columns], 1) / weights
         piece.numpy().sort(axis=1)  # several times as fast as torch's
         result[start : start + _PIECE] = piece[:, cut : len(replies) - cut].mean(1)
     return result.reshape(first.shape)
 
 
-# --- by client --------------------------------------------------------------------------------------------------------
+# --- by client ------------------------------------------------------------------------------------
 
 
 def norm_bound(limit: float) -> Rule:

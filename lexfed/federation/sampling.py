@@ -38,7 +38,8 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Every client by its own coin, heads with probability size / clients: what privacy accounting assumes.
+    """Every client by its own coin, heads with probability size / clients: what privacy accounting
+    assumes.
 
     One binomial draw, then a choice: the same law, without a coin per client.
     """
@@ -62,7 +63,8 @@ def _choose(clients: Sequence[ClientId], size: int, seed: Seed) -> list[ClientId
 class Cohort:
     """The `[cohort]` table."""
 
-    size: int = 5
+    size: int = 5  # clients that take part in a round; poisson: in the mean
+    # how they are chosen; poisson: each by a coin of its own, as privacy accounting assumes
     sampling: Literal["fixed", "poisson", "everyone"] = "fixed"
     # what goes wrong, as probabilities per client and round
     dropout: float = 0.0  # it never answers
@@ -74,12 +76,17 @@ class Cohort:
             raise ConfigError("cohort.size must be at least 1")
         mishaps = (self.dropout, self.lost, self.stale)
         if min(mishaps) < 0 or sum(mishaps) > 1:
-            raise ConfigError("cohort.dropout, cohort.lost and cohort.stale must be at least 0, and together at most 1")
+            raise ConfigError(
+                "cohort.dropout, cohort.lost and cohort.stale must be at least 0, and together at "
+                "most 1"
+            )
 
 
 def build(cohort: Cohort, clients: int) -> Sampler:
     if cohort.sampling == "everyone":
         return Everyone()
     if cohort.size > clients:
-        raise ConfigError(f"cohort.size is {cohort.size}, but there are {clients} clients; lower it")
+        raise ConfigError(
+            f"cohort.size is {cohort.size}, but there are {clients} clients; lower it"
+        )
     return FixedSize(cohort.size) if cohort.sampling == "fixed" else Poisson(cohort.size)

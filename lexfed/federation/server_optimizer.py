@@ -1,7 +1,8 @@
-"""What the server does with the averaged update: a step along it, as if it were a (negative) gradient.
+"""What the server does with the averaged update: a step along it, as if it were a (negative)
+gradient.
 
-Formulas of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, Algorithm 2), and Hsu et al. (2019) for momentum;
-Delta is the averaged client update, x the parameters:
+Formulas of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021, Algorithm 2), and Hsu et al.
+(2019) for momentum; Delta is the averaged client update, x the parameters:
 
     sgd       x += lr * Delta
     momentum  m <- beta1 m + Delta                                     x += lr * m
@@ -11,8 +12,9 @@ Delta is the averaged client update, x the parameters:
 
 v starts at tau^2, the smallest start their analysis allows; there is no bias correction.
 
-A cohort of few, unlike clients pulls the model to and fro. With `average` = a the model that is scored and released is a
-mean of those that training went through, the last ones most (Polyak and Juditsky, 1992, with forgetting):
+A cohort of few, unlike clients pulls the model to and fro. With `average` = a the model that is
+scored and released is a mean of those that training went through, the last ones most (Polyak and
+Juditsky, 1992, with forgetting):
 
     y <- x after the first step, then y <- a y + (1 - a) x           training itself goes on from x
 """
@@ -40,12 +42,14 @@ class Stepper(Protocol):
 class ServerOptimizer:
     """The `[server]` table."""
 
+    # what the server does with the averaged update
     optimizer: Literal["sgd", "momentum", "adam", "yogi"] = "sgd"
-    lr: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-    average: float = 0.0  # of the models before, in the one that is scored and released; 0: the last model alone
+    lr: float = 1.0  # the length of its step; 1 is FedAvg's
+    beta1: float = 0.9  # memory of the mean of updates
+    beta2: float = 0.99  # memory of the mean of their squares
+    tau: float = 1e-3  # what is added to the root of the squares, so that small ones do not explode
+    # of the models before, in the one that is scored and released; 0: the last model alone
+    average: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.lr > 0 or not self.tau > 0:
@@ -56,7 +60,9 @@ class ServerOptimizer:
             raise ConfigError("server.average must be at least 0 and below 1")
 
     def step(self, params: Params, update: Update, slots: Slots) -> tuple[Params, Slots]:
-        """The next parameters and slots. A parameter without an update stays as it is, and so do its slots."""
+        """The next parameters and slots. A parameter without an update stays as it is, and so do
+        its slots.
+        """
         after = {name: dict(slots.get(name, {})) for name in self._slot_names()}
         result = dict(params)
         for name, delta in update.items():
@@ -66,11 +72,16 @@ class ServerOptimizer:
             result[name] = params[name] + self.lr * direction
         if self.average:
             before = slots.get(AVERAGE, result)
-            after[AVERAGE] = {name: before[name] + (1 - self.average) * (x - before[name]) for name, x in result.items()}
+            after[AVERAGE] = {
+                name: before[name] + (1 - self.average) * (x - before[name])
+                for name, x in result.items()
+            }
         return result, after
 
     def _slot_names(self) -> tuple[str, ...]:
-        return {"sgd": (), "momentum": ("m",), "adam": ("m", "v"), "yogi": ("m", "v")}[self.optimizer]
+        return {"sgd": (), "momentum": ("m",), "adam": ("m", "v"), "yogi": ("m", "v")}[
+            self.optimizer
+        ]
 
     def _direction(self, name: str, delta: Tensor, slots: dict[str, dict[str, Tensor]]) -> Tensor:
         """The direction of the step; writes the parameter's new slots."""
@@ -90,5 +101,7 @@ class ServerOptimizer:
 
 
 def released(params: Params, slots: Slots) -> Params:
-    """The model that is scored and given away: the last one, or the mean that was kept beside it."""
+    """The model that is scored and given away: the last one, or the mean that was kept beside
+    it.
+    """
     return slots.get(AVERAGE, params)

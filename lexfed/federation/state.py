@@ -15,7 +15,8 @@ class ServerState:
     params: Params = field(default_factory=dict)
     opt_state: Mapping[str, Params] = field(default_factory=dict)
     mechanism_state: Params = field(default_factory=dict)
-    blobs: Mapping[str, bytes] = field(default_factory=dict)  # a word list that was agreed on, a tokenizer
+    # a word list that was agreed on, a tokenizer
+    blobs: Mapping[str, bytes] = field(default_factory=dict)
     ledger: Ledger = ()  # what was released with noise, and has to be paid for
     round: int = 0
     step: int = 0  # counts yields: the server's clock
@@ -29,7 +30,9 @@ Steps = Generator[ServerState, None, ServerState]
 
 
 def request(state: ServerState, ask: int, **meta: Meta) -> Message:
-    """The model, stamped with the clock: the state's step, and the number of this ask within the step."""
+    """The model, stamped with the clock: the state's step, and the number of this ask within the
+    step.
+    """
     return Message(under("model", state.params), {**clock(state, ask).meta, **meta})
 
 
@@ -44,5 +47,6 @@ class ClientState:
 
     params: Params = field(default_factory=dict)
     blobs: Mapping[str, bytes] = field(default_factory=dict)
-    # what came from the server, not to be changed: clients of one machine that hold the same share one copy
+    # what came from the server, not to be changed: clients of one machine that hold the same share
+    # one copy
     held: Params = field(default_factory=dict)

@@ -58,10 +58,11 @@ BLOCKS = 16
 
 
 def blocks(cohort: Sequence[ClientId]) -> list[Sequence[ClientId]]:
-    """The cohort in at most 16 runs of equal length: a function of the cohort alone, never of the workers.
+    """The cohort in at most 16 runs of equal length: a function of the cohort alone, never of the
+    workers.
 
-    Replies are added within a block, then the blocks in order. A block is the unit of work a worker takes, so only sums
-    cross process borders, and the result does not depend on who made them.
+    Replies are added within a block, then the blocks in order. A block is the unit of work a worker
+    takes, so only sums cross process borders, and the result does not depend on who made them.
     """
     length = -(-len(cohort) // BLOCKS) or 1
     return [cohort[start : start + length] for start in range(0, len(cohort), length)]
@@ -80,7 +81,9 @@ def plain(ask: Ask) -> Total:
     """Add up here, block by block."""
 
     def total(verb: Verb, requests: Requests) -> Sum:
-        cohort = [{client: requests[client] for client in block} for block in blocks(list(requests))]
+        cohort = [
+            {client: requests[client] for client in block} for block in blocks(list(requests))
+        ]
         return add_up(add_replies(verb, asked, ask(verb, asked)) for asked in cohort)
 
     return total
@@ -104,8 +107,11 @@ def robust(ask: Ask, rule: Rule) -> Total:
     return total
 
 
-def tapped(federation: Federation, down: "Down | None" = None, up: "Up | None" = None) -> Federation:
-    """A tap on what crosses: `down` sees requests before they go out, `up` every reply to an ask as it comes.
+def tapped(
+    federation: Federation, down: "Down | None" = None, up: "Up | None" = None
+) -> Federation:
+    """A tap on what crosses: `down` sees requests before they go out, `up` every reply to an ask as
+    it comes.
 
     Replies that are added up elsewhere pass no tap: only their sum comes here.
     """

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What is put around clients: layers on their handlers and on their local updates."""

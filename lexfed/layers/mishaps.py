@@ -11,7 +11,7 @@ from typing import Literal
 
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState, Handler, Layer
+from lexfed.federation import Answer, ClientState, Handler, Layer
 from lexfed.federation.sampling import Cohort
 from lexfed.wire import Message, Verb
 
@@ -22,7 +22,7 @@ def mishaps(options: Cohort, secret: Seed) -> Layer:
     """`secret` is the simulation's, not a client's: it is chance that strikes."""
 
     def layer(verb: Verb, handler: Handler) -> Handler:
-        def handle(message: Message, client: Client, state: ClientState) -> tuple[Message | None, ClientState]:
+        def handle(message: Message, client: Client, state: ClientState) -> Answer:
             clock = (int(message.meta["step"]), int(message.meta["ask"]))
             luck = fate(options, derive(secret, "fate", client.id, *clock))
             if luck == "dropout":

@@ -1,19 +1,22 @@
 """Self-audit: before it sends, a client attacks its own upload, as the server could.
 
-It knows its own words, so it can say how many of them the closed-form attacks of `metrics.leakage` would find.
+It knows its own words, so it can say how many of them the closed-form attacks of `metrics.leakage`
+would find.
 
-    client k:  after <- U(params)                                       as its method trains
-               excess <- recall at n of the attack - that of the prior   n distinct words; the prior is the public order
-               while excess > limit:  train on, or add more noise; if that is all, hold back
+    client k: after <- U(params)                                       as its method trains
+              excess <- recall at n of the attack - that of the prior   n distinct words; the prior is the public order
+              while excess > limit:  train on, or add more noise; if that is all, hold back
 
-Row reading where a word table travels (FedAvg: it finds everything, so such a client never sends). Span ranking of the first
-shared matrices against the public table that the client started from where only the body does (FedeVocab). Where there is
-neither, nothing can be read in closed form, and the upload goes out.
+Row reading where a word table travels (FedAvg: it finds everything, so such a client never sends).
+Span ranking of the first shared matrices against the public table that the client started from
+where only the body does (FedeVocab). Where there is neither, nothing can be read in closed form,
+and the upload goes out.
 
-Whom it protects from: a server with every public file. With a rotation, a server that lacks it; `colluding = true` also
-tries one to which a client gave it. It is judged before clipping, rounding and a mechanism's noise, which add nothing.
-It tests known attacks on one upload and is no guarantee. Noise is not differential privacy: it has no epsilon.
-What goes out instead of a held-back upload: see `learning.holding_back`. The client keeps the private part it trained.
+Whom it protects from: a server with every public file. With a rotation, a server that lacks it;
+`colluding = true` also tries one to which a client gave it. It is judged before clipping, rounding
+and a mechanism's noise, which add nothing. It tests known attacks on one upload and is no
+guarantee. Noise is not differential privacy: it has no epsilon. What goes out instead of a
+held-back upload: see `learning.holding_back`. The client keeps the private part it trained.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,18 +49,26 @@ DOUBLINGS = 10  # of the noise, before a client gives up: a thousand times the f
 class SelfAudit:
     """The `[self_audit]` table."""
 
-    limit: float | None = None  # recall at n above the prior's that a client lets pass, such as 0.1; none: no audit
-    action: Literal["hold", "train_on", "noise"] = "hold"  # above the limit; what does not help ends in holding back
+    # recall at n above the prior's that a client lets pass, such as 0.1; none: no audit
+    limit: float | None = None
+    # above the limit; what does not help ends in holding back
+    action: Literal["hold", "train_on", "noise"] = "hold"
     candidates: int = 20_000  # words of the public table that are tried
     epochs: int = 3  # train_on: at most so many times what a client does in a round
-    noise: float = 0.001  # noise: its deviation in lengths of the update at first, doubled until it helps
+    # noise: its deviation in lengths of the update at first, doubled until it helps
+    noise: float = 0.001
     colluding: bool = False  # with a rotation: also against who was given it
 
     def __post_init__(self) -> None:
         if self.limit is not None and not 0 <= self.limit < 1:
-            raise ConfigError("self_audit.limit is a share of a client's words: at least 0 and below 1")
+            raise ConfigError(
+                "self_audit.limit is a share of a client's words: at least 0 and below 1"
+            )
         if min(self.candidates, self.epochs) < 1 or not self.noise > 0:
-            raise ConfigError("self_audit.candidates and self_audit.epochs are at least 1, self_audit.noise is above 0")
+            raise ConfigError(
+                "self_audit.candidates and self_audit.epochs are at least 1, self_audit.noise is "
+                "above 0"
+            )
 
 
 OFF = SelfAudit()
@@ -74,7 +85,9 @@ def excess(order: Tensor, truth: set[int], prior: Tensor) -> float:
 
 
 def reading(task: Task, private: PrivatePart, audit: SelfAudit) -> Attack:
-    """By the rows of a word table, if it travels; else by the span of what multiplies word vectors."""
+    """By the rows of a word table, if it travels; else by the span of what multiplies word
+    vectors.
+    """
     rows, span = row_reading(task), span_reading(task, private, audit)
 
     def attack(delta: Params, client: Client, state: ClientState) -> float:
@@ -84,12 +97,16 @@ def reading(task: Task, private: PrivatePart, audit: SelfAudit) -> Attack:
 
 
 def row_reading(task: Task) -> Attack:
-    """The rows of the word table that moved are the words; the first stands for unknown ones and tells nothing."""
+    """The rows of the word table that moved are the words; the first stands for unknown ones and
+    tells nothing.
+    """
 
     def attack(delta: Params, client: Client, state: ClientState) -> float:
         table = delta[task.model.word_table]
         moved = moved_rows(table)
-        truth = {i for example in task.reader.read(client.train).examples for i in example.ids} - {0}
+        truth = {i for example in task.reader.read(client.train).examples for i in example.ids} - {
+            0
+        }
         return excess(moved[moved != 0], truth, torch.arange(1, len(table)))
 
     return attack
@@ -101,13 +118,16 @@ def span_reading(task: Task, private: PrivatePart, audit: SelfAudit) -> Attack:
     def attack(delta: Params, client: Client, state: ClientState) -> float:
         public, first = private.public(state), [delta[name] for name in inputs if name in delta]
         if public is None or not first or first[0].shape[1] != public.dimension:
-            return 0.0  # random vectors, or a private projection, or a private layer: no public row is in the span
+            # random vectors, or a private projection, or a private layer: no public row is in the
+            # span
+            return 0.0
         read = {word for text in client.train for word in words(text)[: task.options.max_length]}
         tried = _head(public, audit.candidates)
         truth = {i for word in read if (i := public.ids.get(word, len(tried))) < len(tried)}
         prior = torch.arange(len(tried))
         q = private.rotation(state) if audit.colluding else None
-        views = [first] if q is None else [first, [matrix @ q.T for matrix in first]]  # G Q^T spans the x of rows x Q
+        # G Q^T spans the x of rows x Q
+        views = [first] if q is None else [first, [matrix @ q.T for matrix in first]]
         return max(excess(ranking(span(*view), tried), truth, prior) for view in views)
 
     return attack
@@ -122,28 +142,45 @@ def self_audit(audit: SelfAudit) -> UpdateLayer:
     """A layer around what a client does to its model: what tells too much is held back."""
 
     def layer(update: LocalUpdate, task: Task, private: PrivatePart) -> LocalUpdate:
-        return update if audit.limit is None else audited(update, reading(task, private, audit), audit, audit.limit)
+        return (
+            update
+            if audit.limit is None
+            else audited(update, reading(task, private, audit), audit, audit.limit)
+        )
 
     return layer
 
 
 def audited(update: LocalUpdate, attack: Attack, audit: SelfAudit, limit: float) -> LocalUpdate:
-    def watched(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
+    def watched(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
         shared = below("model", message.arrays)
         for after in attempts(audit, update, params, client, state, message, seed):
             delta = {name: after.params[name] - value for name, value in shared.items()}
             # what is no number can't be judged
-            if all(bool(v.isfinite().all()) for v in delta.values()) and attack(delta, client, state) <= limit:
+            if (
+                all(bool(v.isfinite().all()) for v in delta.values())
+                and attack(delta, client, state) <= limit
+            ):
                 return after
         # the private part is kept, unless it is no number: then the one from before
         sound = all(bool(value.isfinite().all()) for value in after.params.values())
-        return replace(after, params={**(after.params if sound else params), **shared}, held_back=True)
+        return replace(
+            after, params={**(after.params if sound else params), **shared}, held_back=True
+        )
 
     return watched
 
 
 def attempts(
-    audit: SelfAudit, update: LocalUpdate, params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    audit: SelfAudit,
+    update: LocalUpdate,
+    params: Params,
+    client: Client,
+    state: ClientState,
+    message: Message,
+    seed: Seed,
 ) -> Iterator[Trained]:
     """What the client could send: as its method trains, then what its action makes of it."""
     after = update(params, client, state, message, seed)
@@ -154,13 +191,24 @@ def attempts(
             yield after
     if audit.action == "noise":
         for number in range(DOUBLINGS):
-            yield noised(after, below("model", message.arrays), audit.noise * 2**number, derive(seed, "noise", number))
+            yield noised(
+                after,
+                below("model", message.arrays),
+                audit.noise * 2**number,
+                derive(seed, "noise", number),
+            )
 
 
 def noised(after: Trained, shared: Params, multiplier: float, seed: Seed) -> Trained:
-    """Gaussian noise on every shared number, its deviation that many lengths of the whole update."""
-    length = torch.stack([(after.params[name] - value).norm() for name, value in shared.items()]).norm()
+    """Gaussian noise on every shared number, its deviation that many lengths of the whole
+    update.
+    """
+    length = torch.stack(
+        [(after.params[name] - value).norm() for name, value in shared.items()]
+    ).norm()
     params = dict(after.params)
     for name in shared:
-        params[name] = params[name] + multiplier * length * secret_normal(derive(seed, name), *params[name].shape)
+        params[name] = params[name] + multiplier * length * secret_normal(
+            derive(seed, name), *params[name].shape
+        )
     return replace(after, params=params)

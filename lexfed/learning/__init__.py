@@ -1,1 +1,1 @@
-"""TODO room."""
+"""What averaged classifiers share: tasks, local training, private tables, evaluation."""

@@ -99,32 +99,46 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
 def privacy(tables: Noisy) -> tuple[Mechanism, Account, Promise | None]:
     if tables.privacy.placement != "none" and tables.train.upload != "fp32":
         raise ConfigError(
-            "rounding would lengthen a clipped update: set train.upload = 'fp32', or privacy.placement = 'none'"
+            "rounding would lengthen a clipped update: set train.upload = 'fp32', or "
+            "privacy.placement = 'none'"
         )
     return promise.build(tables.privacy, tables.rounds, tables.cohort.sampling)
 
 
 def _checked(tables: Tables, people: Population) -> Population:
-    """The population, scored on as many texts as the configuration says; refused where nothing could be scored."""
+    """The population, scored on as many texts as the configuration says; refused where nothing
+    could be scored.
+    """
     people = people.sampled(tables.evaluation.limit)
     if len(people.common_test) == 0:
         raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
     if people.classes == 0:
-        raise DataError(f"{tables.data.name} has no label column '{tables.data.label}'; set data.label")
+        raise DataError(
+            f"{tables.data.name} has no label column '{tables.data.label}'; set data.label"
+        )
     if tables.evaluation.split == "validation" and len(people.common_validation) == 0:
-        raise ConfigError("evaluation.split = 'validation' needs a validation set: set data.validation above 0")
+        raise ConfigError(
+            "evaluation.split = 'validation' needs a validation set: set data.validation above 0"
+        )
     return people
 
 
 def _nothing_to_defend(tables: Tables, entry: Entry) -> None:
     if tables.privacy.placement != "none":
-        raise ConfigError(f"{entry.name} sends nothing that noise could hide: set privacy.placement = 'none'")
+        raise ConfigError(
+            f"{entry.name} sends nothing that noise could hide: set privacy.placement = 'none'"
+        )
     if tables.defences != UNDEFENDED:
-        raise ConfigError(f"[defences] is for classifiers that are averaged, not for method = '{entry.name}'")
+        raise ConfigError(
+            f"[defences] is for classifiers that are averaged, not for method = '{entry.name}'"
+        )
 
 
-def _tokenizer(tables: Tables, people: Population, public: PublicTable | None, entry: Entry) -> Tokenizer | None:
-    if not registry.entry(tables.model.name).reads_words:  # a pretrained model's tokenizer and table belong together
+def _tokenizer(
+    tables: Tables, people: Population, public: PublicTable | None, entry: Entry
+) -> Tokenizer | None:
+    # a pretrained model's tokenizer and table belong together
+    if not registry.entry(tables.model.name).reads_words:
         return load_tokenizer(resolve(tables.model.name), tables.train.max_length)
     if entry.has("own words"):  # there is no common word list, and none is made
         return None
@@ -134,16 +148,28 @@ def _tokenizer(tables: Tables, people: Population, public: PublicTable | None, e
 
 def _reader(tokenizer: Tokenizer | None, limit: int) -> Reader:
     """Without a common word list, who has no words of its own knows none."""
-    return PrivateReader((UNKNOWN,), None, limit) if tokenizer is None else SharedReader(tokenizer, limit)
+    return (
+        PrivateReader((UNKNOWN,), None, limit)
+        if tokenizer is None
+        else SharedReader(tokenizer, limit)
+    )
 
 
 def _init(
-    options: ModelOptions, model: Classifier, tokenizer: Tokenizer | None, public: PublicTable | None
+    options: ModelOptions,
+    model: Classifier,
+    tokenizer: Tokenizer | None,
+    public: PublicTable | None,
 ) -> Callable[[Seed], Params]:
-    """The model as training begins; its word table from the public vectors, where there are some."""
+    """The model as training begins; its word table from the public vectors, where there are
+    some.
+    """
     words = tokenizer.vocabulary.tokens if isinstance(tokenizer, WordTokenizer) else ()
     if words and public is not None and public.dimension != options.embedding:
-        raise ConfigError(f"the word vectors have {public.dimension} dimensions: set model.embedding = {public.dimension}")
+        raise ConfigError(
+            f"the word vectors have {public.dimension} dimensions: set model.embedding = "
+            f"{public.dimension}"
+        )
 
     def init(seed: Seed) -> Params:
         params = dict(model.init(len(words), seed))

@@ -1,13 +1,14 @@
-"""Defences against a server that reads its clients' uploads: what each costs it, and what stays open.
+"""Defences against a server that reads its clients' uploads: what each costs it, and what stays
+open.
 
-    rotation         public vectors are turned by a secret that all clients have: a public table no longer fits their span.
-                     Open: one client that gives it away, about d known words, lengths (unless `normalise`) and angles.
-                     `whiten`, which hides nothing by itself, takes its price away: see `vocabulary.rotation`.
-                     "own", a secret for each client, is for comparison: bodies trained over different axes average badly.
-    minimum_words    who has fewer distinct words (try 20 d) does not send: with many words, none stands out
-    private_layers   "first": the first layer above the embedding stays too, so nothing on the wire multiplies a word vector.
-                     It starts from what clients share and the server lacks, so that what is averaged above it fits.
-    embedding_dropout   whole words are left out of a step, by chance
+   rotation         public vectors are turned by a secret that all clients have: a public table no longer fits their span.
+                    Open: one client that gives it away, about d known words, lengths (unless `normalise`) and angles.
+                    `whiten`, which hides nothing by itself, takes its price away: see `vocabulary.rotation`.
+                    "own", a secret for each client, is for comparison: bodies trained over different axes average badly.
+   minimum_words    who has fewer distinct words (try 20 d) does not send: with many words, none stands out
+   private_layers   "first": the first layer above the embedding stays too, so nothing on the wire multiplies a word vector.
+                    It starts from what clients share and the server lacks, so that what is averaged above it fits.
+   embedding_dropout   whole words are left out of a step, by chance
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ from lexfed.corpus.population import Client
 class Defences:
     """The `[defences]` table."""
 
-    rotation: Literal["none", "shared", "own"] = "none"  # of public vectors: by a secret of all clients, or of each
+    # of public vectors: by a secret of all clients, or of each
+    rotation: Literal["none", "shared", "own"] = "none"
     normalise: bool = False  # public vectors of one length, before they are turned
     whiten: bool = False  # public vectors without axes of their own, before that
     minimum_words: int = 0  # a client with fewer distinct words sends nothing
@@ -31,7 +33,10 @@ class Defences:
 
     def __post_init__(self) -> None:
         if self.minimum_words < 0 or not 0 <= self.embedding_dropout < 1:
-            raise ConfigError("defences.minimum_words is at least 0; defences.embedding_dropout at least 0 and below 1")
+            raise ConfigError(
+                "defences.minimum_words is at least 0; defences.embedding_dropout at least 0 and "
+                "below 1"
+            )
 
     @property
     def of_tables(self) -> bool:
@@ -46,7 +51,9 @@ class Defences:
         """What the client's rotation is made of."""
         if self.rotation == "none":
             return None
-        return derive(common_secret(client) if self.rotation == "shared" else client.secret, "rotation")
+        return derive(
+            common_secret(client) if self.rotation == "shared" else client.secret, "rotation"
+        )
 
 
 UNDEFENDED = Defences()
@@ -54,15 +61,23 @@ UNDEFENDED = Defences()
 
 def common_secret(client: Client) -> Seed:
     if not client.common_secret:
-        raise PrivacyError("the clients share no secret: without one the server could make the same numbers")
+        raise PrivacyError(
+            "the clients share no secret: without one the server could make the same numbers"
+        )
     return client.common_secret
 
 
 def check(defences: Defences, own_tables: bool, words: bool) -> None:
-    """Refuse what could not defend: `own_tables`, clients make them; `words`, the model reads words."""
+    """Refuse what could not defend: `own_tables`, clients make them; `words`, the model reads
+    words.
+    """
     if defences.of_tables and not own_tables:
         raise ConfigError(
-            "defences.rotation, normalise, whiten and private_layers need method = 'fedevocab': here the server makes it"
+            "defences.rotation, normalise, whiten and private_layers need method = 'fedevocab': "
+            "here the server makes it"
         )
     if (defences.of_tables or defences.embedding_dropout) and not words:
-        raise ConfigError("[defences] but minimum_words need model.name = 'bilstm': an encoder's own table can't be hidden")
+        raise ConfigError(
+            "[defences] but minimum_words need model.name = 'bilstm': an encoder's own table "
+            "can't be hidden"
+        )

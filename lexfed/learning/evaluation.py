@@ -1,4 +1,6 @@
-"""Evaluation is a verb: clients score the model they would use, and answer in a few numbers. Nothing is kept."""
+"""Evaluation is a verb: clients score the model they would use, and answer in a few numbers.
+Nothing is kept.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from lexfed.core.params import ParameterSplit, Params, count
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client, Population
 from lexfed.corpus.text import Corpus
-from lexfed.federation import Ask, ClientState, Federation, Handler, ServerState, request
+from lexfed.federation import Answer, Ask, ClientState, Federation, Handler, ServerState, request
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import Task
 from lexfed.learning.verbs import EVALUATE
@@ -29,42 +31,62 @@ from lexfed.wire import ClientId, Message, below, encode
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The `[evaluation]` table. The last round is always scored on every client (or `last`), for the summary."""
+    """The `[evaluation]` table. The last round is always scored on every client (or `last`), for
+    the summary.
+    """
 
     every: int = 0  # rounds between scores on a few clients, for the curve; 0: none
     clients: int = 5  # how many those few are, the same each time
     last: int | None = None  # at the last round: this many clients instead of all
     split: Literal["test", "validation"] = "test"  # validation: to choose options on
-    limit: int | None = None  # score on about this many texts of the common test set, every class in its share
+    # score on about this many texts of the common test set, every class in its share
+    limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.every < 0 or self.clients < 1 or min(1 if n is None else n for n in (self.last, self.limit)) < 1:
-            raise ConfigError("evaluation.every must be at least 0; clients, last and limit at least 1")
+        if (
+            self.every < 0
+            or self.clients < 1
+            or min(1 if n is None else n for n in (self.last, self.limit)) < 1
+        ):
+            raise ConfigError(
+                "evaluation.every must be at least 0; clients, last and limit at least 1"
+            )
 
 
 Adapt = Callable[[Params, Client, ClientState, Message, Seed], Params]
 
 
-def evaluator(task: Task, split: ParameterSplit, private: PrivatePart, adapt: Adapt | None = None) -> Handler:
-    """Answer `evaluate` with the accuracy of the assembled model on a common set, globally and by own label shares.
+def evaluator(
+    task: Task, split: ParameterSplit, private: PrivatePart, adapt: Adapt | None = None
+) -> Handler:
+    """Answer `evaluate` with the accuracy of the assembled model on a common set, globally and by
+    own label shares.
 
     `adapt` is what the client would do to the model before it uses it.
     """
 
-    @lru_cache(maxsize=1)  # without anything private all clients have one model: run it once per request
+    # without anything private all clients have one model: run it once per request
+    @lru_cache(maxsize=1)
     def run_shared(message: Message, corpus: Corpus) -> Outputs:
         return run(task, below("model", message.arrays), task.reader.read(corpus))
 
-    def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
-        corpus = client.common_validation if message.meta["split"] == "validation" else client.common_test
+    def handle(message: Message, client: Client, state: ClientState) -> Answer:
+        corpus = (
+            client.common_validation
+            if message.meta["split"] == "validation"
+            else client.common_test
+        )
         mine = state if state.params else private.start(client)
         if adapt is None and not mine.params:
             outputs, kept = run_shared(message, corpus), 0
         else:
             given = below("model", message.arrays)
-            # before a cut (LG-FedAvg's warm start) the private part is still everybody's, and comes with the rest
+            # before a cut (LG-FedAvg's warm start) the private part is still everybody's, and comes
+            # with the rest
             params = given if split.private(given) else split.join(given, mine.params)
-            seed = derive(client.secret, "evaluate", int(message.meta["step"]), int(message.meta["ask"]))
+            seed = derive(
+                client.secret, "evaluate", int(message.meta["step"]), int(message.meta["ask"])
+            )
             if adapt is not None:
                 params = adapt(params, client, mine, message, seed)
             outputs = run(task, params, private.reader(mine).read(corpus))
@@ -90,21 +112,27 @@ def run(task: Task, params: Params, reading: Reading) -> Outputs:
 
 
 def _answer(outputs: Outputs, task: Task, client: Client, parameters_private: int) -> Message:
-    """Confusions stay on the client: it sends figures made of them. (The majority figure is its largest label share.)"""
+    """Confusions stay on the client: it sends figures made of them. (The majority figure is its
+    largest label share.)
+    """
     shares = metrics.label_shares(client.train.labels, task.classes)
     everywhere = _confusion(outputs.logits, outputs.labels, task.classes)
     at_home = _confusion(outputs.logits + task.adjustment(client), outputs.labels, task.classes)
     figures = {
         "accuracy": metrics.accuracy(everywhere),
         "local_accuracy": metrics.local_accuracy(at_home, shares),
-        "error": metrics.standard_error(everywhere, metrics.label_shares(outputs.labels.numpy(), task.classes)),
+        "error": metrics.standard_error(
+            everywhere, metrics.label_shares(outputs.labels.numpy(), task.classes)
+        ),
         "local_error": metrics.standard_error(at_home, shares),
         "majority_accuracy": metrics.majority_accuracy(shares),
         "macro_f1": metrics.macro_f1(everywhere),
         "texts": len(outputs.labels),
         "parameters_private": parameters_private,
     }
-    return Message({name: torch.tensor(float(value), dtype=torch.float64) for name, value in figures.items()})
+    return Message(
+        {name: torch.tensor(float(value), dtype=torch.float64) for name, value in figures.items()}
+    )
 
 
 def _confusion(logits: Tensor, labels: Tensor, classes: int) -> metrics.Confusion:
@@ -141,8 +169,12 @@ class ClassifierStudy:
         return {} if self.tokenizer is None else {"vocabulary_size": len(self.tokenizer.vocabulary)}
 
 
-def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str) -> dict[str, float]:
-    """Ask these clients for their scores, and sum them up. No clients, or nobody answers: no figures."""
+def evaluate(
+    ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str
+) -> dict[str, float]:
+    """Ask these clients for their scores, and sum them up. No clients, or nobody answers: no
+    figures.
+    """
     message = request(state, ask=1, split=split)
     replies = [
         {name: value.item() for name, value in reply.arrays.items()}
@@ -159,7 +191,9 @@ def evaluate(ask: Ask, state: ServerState, clients: Sequence[ClientId], split: s
         "global_accuracy_interval": metrics.half_interval(column["error"], column["accuracy"]),
         "local_accuracy": float(np.mean(column["local_accuracy"])),
         "local_accuracy_spread": float(np.std(column["local_accuracy"])),
-        "local_accuracy_interval": metrics.half_interval(column["local_error"], column["local_accuracy"]),
+        "local_accuracy_interval": metrics.half_interval(
+            column["local_error"], column["local_accuracy"]
+        ),
         "local_majority_accuracy": float(np.mean(column["majority_accuracy"])),
         "macro_f1": float(np.mean(column["macro_f1"])),
         "parameters_private": float(np.mean(column["parameters_private"])),

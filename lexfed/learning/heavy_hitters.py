@@ -1,10 +1,12 @@
-"""Frequent words from users under differential privacy: rivals of a sampled tokenizer, with a budget of their own.
+"""Frequent words from users under differential privacy: rivals of a sampled tokenizer, with a
+budget of their own.
 
-    cms      every user sends three words, each a noisy row of a sketch (local DP); the server asks the sketch about the
-             words of a public dictionary                                            [vocabulary/sketch.py]
-    triehh   letter by letter, a sample of users votes for prefixes (central DP)     [vocabulary/trie.py]
+    cms    every user sends three words, each a noisy row of a sketch (local DP); the server asks the sketch about the
+           words of a public dictionary                                            [vocabulary/sketch.py]
+    triehh letter by letter, a sample of users votes for prefixes (central DP)     [vocabulary/trie.py]
 
-The words that are found, weighted by their estimated counts, are what the tokenizer is learned from.
+The words that are found, weighted by their estimated counts, are what the tokenizer is learned
+from.
 """
 
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ import torch
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState, Federation, Handler, ServerState, clock
+from lexfed.federation import Answer, ClientState, Federation, Handler, ServerState, clock
 from lexfed.privacy.accounting import Ledger, Pure, charge
 from lexfed.vocabulary import learned, trie
 from lexfed.vocabulary import sketch as count_sketch
@@ -34,16 +36,22 @@ SKETCH = Verb(
     up=Form({"rows": Array(WHOLE, ("words",)), "bits": Array((torch.uint8,), ("words", "width"))}),
     kind="list",
 )
-VOTE = Verb("vote", down=Form(meta=(*CLOCK, "level"), blobs=("words",)), up=Form(blobs=("vote",)), kind="list")
+VOTE = Verb(
+    "vote",
+    down=Form(meta=(*CLOCK, "level"), blobs=("words",)),
+    up=Form(blobs=("vote",)),
+    kind="list",
+)
 
 
 @dataclass(frozen=True)
 class HeavyHitters:
     """The `[heavy_hitters]` table."""
 
+    # a count-mean sketch with local privacy, or TrieHH with central privacy
     by: Literal["cms", "triehh"] = "cms"
     epsilon: float = 8.0  # of a user, or of each word
-    epsilon_of: Literal["user", "word"] = "word"
+    epsilon_of: Literal["user", "word"] = "word"  # what epsilon is counted for
     delta: float = 1e-6  # triehh
     words: int = 3  # cms: words that a user sends
     hashes: int = 64  # cms: rows of the sketch
@@ -52,7 +60,9 @@ class HeavyHitters:
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0 or not 0 < self.delta < 1 or min(self.words, self.length) < 1:
-            raise ConfigError("heavy_hitters.epsilon, words and length must be above 0, delta between 0 and 1")
+            raise ConfigError(
+                "heavy_hitters.epsilon, words and length must be above 0, delta between 0 and 1"
+            )
 
     @property
     def sketch(self) -> Sketch:
@@ -61,17 +71,26 @@ class HeavyHitters:
 
 
 def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Handler]:
-    def sketch(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def sketch(message: Message, client: Client, state: ClientState) -> Answer:
         seed = derive(client.secret, "sketch", int(message.meta["step"]), int(message.meta["ask"]))
         known = _known(message.blobs["words"])
-        chosen = count_sketch.choose_words(words_of(client, texts), known, options.words, derive(seed, "choose"))
+        chosen = count_sketch.choose_words(
+            words_of(client, texts), known, options.words, derive(seed, "choose")
+        )
         reports = count_sketch.encode(options.sketch, chosen, derive(seed, "flip"))
-        return Message({"rows": torch.from_numpy(reports.rows), "bits": torch.from_numpy(reports.bits)}), state
+        return Message(
+            {"rows": torch.from_numpy(reports.rows), "bits": torch.from_numpy(reports.bits)}
+        ), state
 
-    def vote(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def vote(message: Message, client: Client, state: ClientState) -> Answer:
         prefixes = message.blobs["words"].decode().split("\n")
         # one word for the whole vote: the seed does not know the level
-        choice = trie.vote(words_of(client, texts), prefixes, int(message.meta["level"]), derive(client.secret, "vote"))
+        choice = trie.vote(
+            words_of(client, texts),
+            prefixes,
+            int(message.meta["level"]),
+            derive(client.secret, "vote"),
+        )
         return Message(blobs={"vote": choice.encode()} if choice else {}), state
 
     return {SKETCH: sketch, VOTE: vote}
@@ -87,12 +106,19 @@ def words_of(client: Client, texts: TokenizerOptions) -> list[str]:
 
 
 def found_words(
-    federation: Federation, state: ServerState, options: HeavyHitters, texts: TokenizerOptions, group: str, seed: Seed
+    federation: Federation,
+    state: ServerState,
+    options: HeavyHitters,
+    texts: TokenizerOptions,
+    group: str,
+    seed: Seed,
 ) -> tuple[Learned, ServerState]:
     """The tokenizer of the words that were found, and the state with what finding them cost."""
     find = partial(_by_sketch, dictionary(texts)) if options.by == "cms" else _by_votes
     counts, ledger = find(federation, state, options, group, seed)
-    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters"), replace(state, ledger=ledger)
+    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters"), replace(
+        state, ledger=ledger
+    )
 
 
 def dictionary(texts: TokenizerOptions) -> list[str]:
@@ -105,7 +131,12 @@ def dictionary(texts: TokenizerOptions) -> list[str]:
 
 
 def _by_sketch(
-    candidates: list[str], federation: Federation, state: ServerState, options: HeavyHitters, group: str, seed: Seed
+    candidates: list[str],
+    federation: Federation,
+    state: ServerState,
+    options: HeavyHitters,
+    group: str,
+    seed: Seed,
 ) -> tuple[Mapping[str, int], Ledger]:
     sketch, total = options.sketch, count_sketch.empty(options.sketch)
     message = replace(clock(state, ask=0), blobs={"words": "\n".join(candidates).encode()})
@@ -127,17 +158,25 @@ def _by_votes(
     law = trie.parameters(options.epsilon, options.delta, len(federation.clients), options.length)
     ledger = charge(state.ledger, "user", Pure(law.epsilon), law.delta, group)
     prefixes: Mapping[str, int] = {"": 0}
-    words: dict[str, int] = {}  # all of weight 1: the theorem covers which words are found, not how many voted for them
+    # all of weight 1: the theorem covers which words are found, not how many voted for them
+    words: dict[str, int] = {}
     for level in range(1, options.length + 1):
         rng = numpy_generator(derive(seed, "voters", level))
         voters = rng.choice(len(federation.clients), law.sample, replace=False)
         at = clock(state, ask=level)
-        message = Message(meta={**at.meta, "level": level}, blobs={"words": "\n".join(prefixes).encode()})
+        message = Message(
+            meta={**at.meta, "level": level}, blobs={"words": "\n".join(prefixes).encode()}
+        )
         asked = dict.fromkeys((federation.clients[int(place)] for place in voters), message)
-        votes = [reply.blobs.get("vote", b"").decode() or None for _, reply in federation.ask(VOTE, asked)]
+        votes = [
+            reply.blobs.get("vote", b"").decode() or None
+            for _, reply in federation.ask(VOTE, asked)
+        ]
         prefixes = trie.grow(prefixes, votes, law.theta)
         words |= {prefix[:-1]: 1 for prefix in prefixes if prefix.endswith(trie.END)}
-        prefixes = {prefix: number for prefix, number in prefixes.items() if not prefix.endswith(trie.END)}
+        prefixes = {
+            prefix: number for prefix, number in prefixes.items() if not prefix.endswith(trie.END)
+        }
         if not prefixes:
             break
     return words, ledger

@@ -1,4 +1,6 @@
-"""Language models of users: from the tables of a configuration to what their method is built from."""
+"""Language models of users: from the tables of a configuration to what their method is built
+from.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -54,10 +56,14 @@ class LanguageParts:
 
 def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
     if people.unseen == 0:
-        raise ConfigError("a language model is scored on users who never train: set data.unseen above 0")
+        raise ConfigError(
+            "a language model is scored on users who never train: set data.unseen above 0"
+        )
     mechanism, account, promised = privacy(tables)
     model = language_model.build(tables.language_model)
-    task = LanguageTask(model, tables.language_model.context, tables.train, tables.tokenizer, tables.rounds)
+    task = LanguageTask(
+        model, tables.language_model.context, tables.train, tables.tokenizer, tables.rounds
+    )
     return LanguageParts(task, tables, mechanism, account, people, promised)
 
 

@@ -1,4 +1,6 @@
-"""How a language model is scored: on users who never train, in figures that do not depend on the tokenizer."""
+"""How a language model is scored: on users who never train, in figures that do not depend on the
+tokenizer.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,14 @@ from lexfed.wire import Message, encode
 
 SWITCH = "switch@"
 # of one record: what stands beside the summary's own figures, before and after a switch
-FIGURES = ("word_perplexity", "word_accuracy", "tokens_per_word", "oov_rate", "unigram_kld", "worst_tenth_perplexity")
+FIGURES = (
+    "word_perplexity",
+    "word_accuracy",
+    "tokens_per_word",
+    "oov_rate",
+    "unigram_kld",
+    "worst_tenth_perplexity",
+)
 
 
 @dataclass(frozen=True)
@@ -30,20 +39,27 @@ class LanguageStudy:
     people: Population
     evaluation: Evaluation
     switches: tuple[int, ...]  # rounds after which the tokenizer changes
-    words: int  # so much of a tokenizer's text counts for its distance to the users': of all rows of a table equally much
+    # so much of a tokenizer's text counts for its distance to the users': of all rows of a table
+    # equally much
+    words: int
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> Mapping[str, Any]:
         """At the end all test users; on the way a few, always the same."""
         users = range(len(self.people), len(self.people) + self.people.unseen)
         scores = self.users(federation, state, users if last else users[: self.evaluation.clients])
         switches = sum(name.startswith(SWITCH) for name in state.done)
-        result: dict[str, Any] = {**figures(scores), "test_users": len(scores), "tokenizer_switches": switches}
+        result: dict[str, Any] = {
+            **figures(scores),
+            "test_users": len(scores),
+            "tokenizer_switches": switches,
+        }
         if last:
             own = tokenizer_of(state)
             result |= {
                 "vocabulary_size": len(own.tokenizer.tokens),
                 "unigram_kld": self._distance(own.words) if own.words else None,
-                "users": [[round(score.nll, 3), score.words] for score in scores],  # in order: two runs can be paired
+                # in order: two runs can be paired
+                "users": [[round(score.nll, 3), score.words] for score in scores],
             }
         return result
 
@@ -59,7 +75,9 @@ class LanguageStudy:
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return switch_figures(records)
 
-    def users(self, federation: Federation, state: ServerState, users: Sequence[int]) -> list[TextScore]:
+    def users(
+        self, federation: Federation, state: ServerState, users: Sequence[int]
+    ) -> list[TextScore]:
         message = with_tokenizer(request(state, ask=1, split="test"), state)
         replies = dict(federation.ask(EVALUATE_LANGUAGE, dict.fromkeys(users, message)))
         return [_read(replies[user]) for user in users if user in replies]

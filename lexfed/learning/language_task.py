@@ -1,4 +1,6 @@
-"""A language model's client: it reads its user's texts with the tokenizer it was sent, trains, and scores."""
+"""A language model's client: it reads its user's texts with the tokenizer it was sent, trains, and
+scores.
+"""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,14 +12,15 @@ from lexfed.core.errors import DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState, Handler, ServerState
+from lexfed.federation import Answer, ClientState, Handler, ServerState
 from lexfed.learning.task import Local, LocalUpdate, Train, Trained, descend
 from lexfed.metrics.perplexity import TextScore, text_score
 from lexfed.models.language_model import LanguageModel, TokenBatch, batches, score, windows
 from lexfed.vocabulary.learned import Learned, TokenizerOptions, from_bytes, opened, texts_of
 from lexfed.wire import Message, below
 
-TOKENIZER = "tokenizer"  # what goes with the model: in the server's state with where it came from, on the wire alone
+# what goes with the model: in the server's state with where it came from, on the wire alone
+TOKENIZER = "tokenizer"
 
 
 def tokenizer_of(state: ServerState) -> Learned:
@@ -40,13 +43,24 @@ class LanguageTask:
         return self.model.loss(params, batch, seed)
 
     def fit(self, params: Params, sequences: list[list[int]], local: Local, seed: Seed) -> Trained:
-        """Local epochs on these sequences of tokens; a user counts as many texts as it has windows."""
+        """Local epochs on these sequences of tokens; a user counts as many texts as it has
+        windows.
+        """
         pieces = windows(sequences, self.context)
-        return descend(params, partial(batches, pieces, self.options.batch), self.loss, self.options, local, seed)
+        return descend(
+            params,
+            partial(batches, pieces, self.options.batch),
+            self.loss,
+            self.options,
+            local,
+            seed,
+        )
 
 
 def language_update(task: LanguageTask) -> LocalUpdate:
-    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
+    def update(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
         tokenizer = opened(message.blobs[TOKENIZER])
         sequences = [tokenizer.sequence(words) for words in texts_of(client.train, task.texts)]
         if not sequences:  # nothing to learn from: the model as it came
@@ -60,15 +74,19 @@ def language_update(task: LanguageTask) -> LocalUpdate:
 def language_evaluator(task: LanguageTask) -> Handler:
     """Answer `evaluate` with sums over the user's texts, of which every metric is made."""
 
-    def handle(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def handle(message: Message, client: Client, state: ClientState) -> Answer:
         result = user_score(task, below("model", message.arrays), message.blobs[TOKENIZER], client)
-        figures = {name: torch.tensor(value, dtype=torch.float64) for name, value in vars(result).items()}
+        figures = {
+            name: torch.tensor(value, dtype=torch.float64) for name, value in vars(result).items()
+        }
         return Message(figures), state
 
     return handle
 
 
-def user_score(task: LanguageTask, params: Params, tokenizer_json: bytes, client: Client) -> TextScore:
+def user_score(
+    task: LanguageTask, params: Params, tokenizer_json: bytes, client: Client
+) -> TextScore:
     tokenizer = opened(tokenizer_json)
     texts = texts_of(client.train, task.texts)
     encoded = [tokenizer.encode_words(words) for words in texts]

@@ -1,4 +1,6 @@
-"""What every averaged classifier is built from: the configuration's tables, already turned into things."""
+"""What every averaged classifier is built from: the configuration's tables, already turned into
+things.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +48,11 @@ class Parts:
 
 
 def loop(
-    sampler: Sampler, mechanism: Mechanism, optimizer: ServerOptimizer, account: Account, verb: Verb = TRAIN
+    sampler: Sampler,
+    mechanism: Mechanism,
+    optimizer: ServerOptimizer,
+    account: Account,
+    verb: Verb = TRAIN,
 ) -> Rounds:
     """Rounds in which one message goes to everybody: the model, and what the mechanism tells."""
 

@@ -1,4 +1,6 @@
-"""The private part of a client: its words and its embedding table, built on the client from its own text and secret."""
+"""The private part of a client: its words and its embedding table, built on the client from its own
+text and secret.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +32,9 @@ class PrivatePart(Protocol):
         """How it reads with what it keeps."""
 
     def public(self, state: ClientState) -> PublicTable | None:
-        """The table of words that its own started from, as everybody knows it or can make it; None: there is none."""
+        """The table of words that its own started from, as everybody knows it or can make it; None:
+        there is none.
+        """
 
     def rotation(self, state: ClientState) -> Tensor | None:  # (d, d)
         """What its vectors were turned by."""
@@ -38,7 +42,9 @@ class PrivatePart(Protocol):
 
 @dataclass(frozen=True)
 class Kept:
-    """Parameters of which it is enough to say how they start; texts are read as everybody reads them."""
+    """Parameters of which it is enough to say how they start; texts are read as everybody reads
+    them.
+    """
 
     shared_reader: Reader | None  # None: the task reads otherwise
     begin: Callable[[Client], Params] = lambda client: {}
@@ -63,7 +69,9 @@ KEEPS_NOTHING = Kept(None)
 
 @dataclass(frozen=True)
 class OwnWords:
-    """A row for every word of the client's own text, over a public table: memory and disk follow the words it uses."""
+    """A row for every word of the client's own text, over a public table: memory and disk follow
+    the words it uses.
+    """
 
     task: Task
     model: WordClassifier
@@ -79,15 +87,25 @@ class OwnWords:
         kept = {CHOICE: str(choice).encode(), **({} if key is None else {KEY: key})}
         public = self._seen(ClientState(blobs=kept))
         known = public.ids if public is not None and self.vocabulary != "own" else {}
-        own = own_words(client.train, known, self.minimum, self.size, only_public=self.vocabulary == "public")
+        own = own_words(
+            client.train, known, self.minimum, self.size, only_public=self.vocabulary == "public"
+        )
         width = public.dimension if public is not None else self.model.dimension
-        params = {TABLE: initial_rows(own, public, secret_normal(derive(client.secret, "embedding"), len(own), width))}
-        if width != self.model.dimension:  # another table than the others': a private projection brings it to theirs
+        params = {
+            TABLE: initial_rows(
+                own, public, secret_normal(derive(client.secret, "embedding"), len(own), width)
+            )
+        }
+        # another table than the others': a private projection brings it to theirs
+        if width != self.model.dimension:
             random = secret_normal(derive(client.secret, "projection"), width, self.model.dimension)
             params[PROJECTION] = width**-0.5 * random
-        if self.defences.private_layers == "first":  # alike for all clients, so that what is averaged above it fits
+        # alike for all clients, so that what is averaged above it fits
+        if self.defences.private_layers == "first":
             whole = self.task.init(derive(common_secret(client), "first"))
-            params |= {name: value for name, value in whole.items() if name in self.model.first_layer}
+            params |= {
+                name: value for name, value in whole.items() if name in self.model.first_layer
+            }
         return ClientState(params, {WORDS: "\n".join(own).encode(), **kept})
 
     def reader(self, state: ClientState) -> Reader:
@@ -97,11 +115,19 @@ class OwnWords:
 
     def public(self, state: ClientState) -> PublicTable | None:
         public, defences = self.choices[int(state.blobs[CHOICE])], self.defences
-        return rotated(public, None, defences.normalise, defences.whiten) if public is not None else None
+        return (
+            rotated(public, None, defences.normalise, defences.whiten)
+            if public is not None
+            else None
+        )
 
     def rotation(self, state: ClientState) -> Tensor | None:  # (d, d)
         public = self.public(state)
-        return rotation(state.blobs[KEY], public.dimension) if KEY in state.blobs and public is not None else None
+        return (
+            rotation(state.blobs[KEY], public.dimension)
+            if KEY in state.blobs and public is not None
+            else None
+        )
 
     def _seen(self, state: ClientState) -> PublicTable | None:
         """The same table as the client looks words up in it."""
@@ -112,10 +138,14 @@ class OwnWords:
 
 
 def whole_module(task: Task) -> Kept:
-    """The embedding module of a pretrained model: tokenizer and table belong together, so a client starts from all of it."""
+    """The embedding module of a pretrained model: tokenizer and table belong together, so a client
+    starts from all of it.
+    """
 
     def begin(client: Client) -> Params:
         params = task.init(derive(client.secret, "embedding"))
-        return {name: value for name, value in params.items() if task.model.depth(name) == EMBEDDING}
+        return {
+            name: value for name, value in params.items() if task.model.depth(name) == EMBEDDING
+        }
 
     return Kept(task.reader, begin)

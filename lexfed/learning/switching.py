@@ -1,11 +1,13 @@
-"""Switching the tokenizer of a trained model: sample from it, learn from the sample, carry the rows over.
+"""Switching the tokenizer of a trained model: sample from it, learn from the sample, carry the rows
+over.
 
     text        <- sample(M)                                  [Alg. 1, SAMPLE]
     tokenizer'  <- learned from text                          [TRAINTOKENIZER]
     row of a new token <- mean of the rows of its pieces      [REMAP]
 
-Options beside the paper's: what the output bias becomes, whether the server optimizer's slots come along, whether the model
-is trained on the sample before users see it (`heal`), and random rows for comparison.
+Options beside the paper's: what the output bias becomes, whether the server optimizer's slots come
+along, whether the model is trained on the sample before users see it (`heal`), and random rows for
+comparison.
 """
 
 from collections.abc import Iterator
@@ -32,27 +34,35 @@ class TokenizerForFree:
     """The `[tokenizer_for_free]` table."""
 
     switch: tuple[int, ...] = ()  # after these rounds; none: the first tokenizer stays
+    # continue: carry the rows over (Algorithm 1); from_scratch: a new model on the other half of
+    # the users (Table 2)
     protocol: Literal["continue", "from_scratch"] = "continue"
-    sample_words: int = 300_000
+    sample_words: int = 300_000  # words that are sampled from the model
     sample_length: int = 100  # tokens of a sampled text at most
-    temperature: float = 1.0
+    temperature: float = 1.0  # of sampling; 1: as the model has learned
     kind: Kind | None = None  # of the new tokenizer; default: as the old one's
     rows: Literal["mean", "random"] = "mean"  # of tokens that are new; random: for comparison
-    # of the output: of a token's pieces; as often as the sample has it; or moved until the model expects it that often
+    # of the output: of a token's pieces; as often as the sample has it; or moved until the model
+    # expects it that often
     bias: Literal["mean", "unigrams", "calibrated"] = "calibrated"
     slots: Literal["remap", "reset"] = "remap"  # of the server's optimizer
     heal: int = 0  # epochs on the sampled text before users see the model again
-    heal_lr: float = 2.0
+    heal_lr: float = 2.0  # the learning rate of healing
 
     def __post_init__(self) -> None:
         if list(self.switch) != sorted(set(self.switch)) or any(place < 1 for place in self.switch):
-            raise ConfigError("tokenizer_for_free.switch lists rounds from 1 on, each once, in order")
+            raise ConfigError(
+                "tokenizer_for_free.switch lists rounds from 1 on, each once, in order"
+            )
         if self.protocol == "from_scratch" and len(self.switch) > 1:
             raise ConfigError(
-                "tokenizer_for_free.protocol = 'from_scratch' has one switch at most: users are parted in two halves"
+                "tokenizer_for_free.protocol = 'from_scratch' has one switch at most: users are "
+                "parted in two halves"
             )
         if min(self.sample_words, self.sample_length) < 1 or not self.temperature > 0:
-            raise ConfigError("tokenizer_for_free.sample_words, sample_length and temperature must be above 0")
+            raise ConfigError(
+                "tokenizer_for_free.sample_words, sample_length and temperature must be above 0"
+            )
         if self.heal < 0 or not self.heal_lr > 0:
             raise ConfigError("tokenizer_for_free.heal must be at least 0 and heal_lr above 0")
 
@@ -62,11 +72,16 @@ class TokenizerForFree:
         return 2 if self.protocol == "from_scratch" else 1
 
 
-def switched(task: LanguageTask, options: TokenizerForFree, state: ServerState, seed: Seed) -> ServerState:
-    """UPDATE of Algorithm 1: a function of the model, its tokenizer and public options, of nothing else."""
+def switched(
+    task: LanguageTask, options: TokenizerForFree, state: ServerState, seed: Seed
+) -> ServerState:
+    """UPDATE of Algorithm 1: a function of the model, its tokenizer and public options, of nothing
+    else.
+    """
     text, new = new_tokenizer(task, options, state, seed)
     pieces = remap.pieces(new.tokenizer, tokenizer_of(state).tokenizer)
-    names = [name for name in TOKEN_ROWS if name in state.params]  # tied models have no output rows of their own
+    # tied models have no output rows of their own
+    names = [name for name in TOKEN_ROWS if name in state.params]
     params = dict(remap.remap_params(state.params, names, pieces))
     if options.rows == "random":
         fresh = task.model.init(len(pieces), derive(seed, "rows"))
@@ -78,7 +93,11 @@ def switched(task: LanguageTask, options: TokenizerForFree, state: ServerState, 
     if options.bias == "calibrated":
         params[BIAS] = _calibrated(task, params, sequences[:CALIBRATION])
     if options.heal:
-        params = dict(task.fit(params, sequences, Local(options.heal_lr, options.heal), derive(seed, "heal")).params)
+        params = dict(
+            task.fit(
+                params, sequences, Local(options.heal_lr, options.heal), derive(seed, "heal")
+            ).params
+        )
     slots = remap.remap_slots(state.opt_state, names, pieces) if options.slots == "remap" else {}
     return replace(state.with_blob(TOKENIZER, new.to_bytes()), params=params, opt_state=slots)
 
@@ -89,7 +108,9 @@ def new_tokenizer(
     """SAMPLE and TRAINTOKENIZER: the sampled text, and the tokenizer that was learned from it."""
     old = tokenizer_of(state)
     text = list(sampled_text(task, options, state.params, old, derive(seed, "sample")))
-    return text, learn(text, options.kind or old.tokenizer.kind, len(old.tokenizer.tokens), "sampled")
+    return text, learn(
+        text, options.kind or old.tokenizer.kind, len(old.tokenizer.tokens), "sampled"
+    )
 
 
 def sampled_text(
@@ -101,7 +122,8 @@ def sampled_text(
         drawn = sample(
             task.model,
             params,
-            count_tokens=options.sample_words - words,  # a token is a word at most: there may have to be another part
+            # a token is a word at most: there may have to be another part
+            count_tokens=options.sample_words - words,
             length=options.sample_length,
             bos=tokenizer.bos,
             eos=tokenizer.eos,
@@ -117,7 +139,9 @@ def sampled_text(
 
 
 def _follow(bias: torch.Tensor, unigrams: torch.Tensor) -> torch.Tensor:
-    """The unigrams' logarithms, at the level of the bias that was: only differences count, but drift would not be nice."""
+    """The unigrams' logarithms, at the level of the bias that was: only differences count, but
+    drift would not be nice.
+    """
     return unigrams + (bias.mean() - unigrams.mean())
 
 
@@ -125,11 +149,18 @@ CALIBRATION = 1_000  # texts: enough for the tokens that matter
 
 
 def _calibrated(task: LanguageTask, params: Params, sequences: list[list[int]]) -> torch.Tensor:
-    """Move the bias until the model expects each token as often as the texts have it: log(counted / expected), thrice.
+    """Move the bias until the model expects each token as often as the texts have it: log(counted /
+    expected), thrice.
 
-    One occurrence more of each: a byte that the sample lacks must stay possible, for users who write in other scripts.
+    One occurrence more of each: a byte that the sample lacks must stay possible, for users who
+    write in other scripts.
     """
-    counted = torch.bincount(torch.tensor([t for ids in sequences for t in ids[1:]]), minlength=len(params[BIAS])) + 1
+    counted = (
+        torch.bincount(
+            torch.tensor([t for ids in sequences for t in ids[1:]]), minlength=len(params[BIAS])
+        )
+        + 1
+    )
     bias = params[BIAS]
     for _ in range(3):
         expected = expected_tokens(task.model, {**params, BIAS: bias}, sequences) + 1

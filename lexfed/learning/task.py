@@ -23,16 +23,19 @@ from lexfed.wire import Message, Precision
 class Train:
     """The `[train]` table: what each client does in a round."""
 
+    # of a client's local training, fresh in every round
     optimizer: Literal["sgd", "adam", "adamw"] = "adam"
-    lr: float = 5e-3
+    lr: float = 5e-3  # the learning rate
     decay: Literal["none", "linear"] = "none"  # linear: to zero over the rounds
-    batch: int = 32
-    epochs: int = 1
-    weight_decay: float = 0.0
+    batch: int = 32  # texts of a step
+    epochs: int = 1  # passes of a client over its texts in a round
+    weight_decay: float = 0.0  # pull of every weight towards zero
     max_length: int = 256  # words of a text that are read
-    upload: Precision = "fp32"  # or fp16, int8: what is sent, rounded up or down by chance, right in the mean
-    # train with logits moved by this times the log of the client's own label shares, so that the model need not learn
-    # them; they are added for the client's own predictions and left out of global ones
+    # or fp16, int8: what is sent, rounded up or down by chance, right in the mean
+    upload: Precision = "fp32"
+    # train with logits moved by this times the log of the client's own label shares, so that the
+    # model need not learn them; they are added for the client's own predictions and left out of
+    # global ones
     logit_adjustment: float = 0.0
 
     def __post_init__(self) -> None:
@@ -44,7 +47,9 @@ class Train:
             raise ConfigError("train.weight_decay and train.logit_adjustment must be at least 0")
 
     def rate(self, message: Message, rounds: int) -> float:
-        """The learning rate of this round of so many; what is done after the last round counts as part of it."""
+        """The learning rate of this round of so many; what is done after the last round counts as
+        part of it.
+        """
         left = max(1, rounds - int(message.meta["round"]))
         return self.lr * left / rounds if self.decay == "linear" else self.lr
 
@@ -64,8 +69,13 @@ class Task:
         return self.options.rate(message, self.rounds)
 
     def adjustment(self, client: Client) -> Tensor:  # (C,)
-        """What the client's own label shares add to its logits; a class it has never seen counts as one text."""
-        counts = torch.bincount(torch.from_numpy(client.train.labels), minlength=self.classes).float() + 1
+        """What the client's own label shares add to its logits; a class it has never seen counts as
+        one text.
+        """
+        counts = (
+            torch.bincount(torch.from_numpy(client.train.labels), minlength=self.classes).float()
+            + 1
+        )
         return self.options.logit_adjustment * torch.log(counts / counts.sum())
 
 
@@ -87,7 +97,8 @@ class Local:
 
     lr: float
     epochs: int = 1
-    rate: Callable[[str], float] = everything  # times the learning rate, by parameter; 0 is frozen: no gradient at all
+    # times the learning rate, by parameter; 0 is frozen: no gradient at all
+    rate: Callable[[str], float] = everything
     mu: float = 0.0  # FedProx: pull towards where training started
     steps: int | None = None  # at most so many batches an epoch
     adjustment: Tensor | None = None  # (C,) added to the logits
@@ -98,20 +109,36 @@ Epoch = Callable[[Seed], Iterator[B]]  # the batches of one epoch, in an order o
 Loss = Callable[[Params, B, Seed], Tensor]  # the mean over a batch; the seed is dropout's
 
 
-def train(task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed) -> Trained:
+def train(
+    task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
+) -> Trained:
     """Local epochs of a classifier."""
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
         return F.cross_entropy(task.model.logits(leaves, batch, dropout) + shift, batch.labels)
 
-    return descend(params, lambda here: shuffled(examples, task.options.batch, here), loss, task.options, local, seed)
+    return descend(
+        params,
+        lambda here: shuffled(examples, task.options.batch, here),
+        loss,
+        task.options,
+        local,
+        seed,
+    )
 
 
-def descend(params: Params, epoch: Epoch[B], loss: Loss[B], options: Train, local: Local, seed: Seed) -> Trained:
-    """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as they are."""
+def descend(
+    params: Params, epoch: Epoch[B], loss: Loss[B], options: Train, local: Local, seed: Seed
+) -> Trained:
+    """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as
+    they are.
+    """
     rates = {name: local.rate(name) for name in params}
-    leaves = {name: value.clone().requires_grad_() if rates[name] else value for name, value in params.items()}
+    leaves = {
+        name: value.clone().requires_grad_() if rates[name] else value
+        for name, value in params.items()
+    }
     groups = [{"params": [leaves[n]], "lr": rate * local.lr} for n, rate in rates.items() if rate]
     optimizer = _optimizer(options, groups)
     loss_sum, met = 0.0, 0
@@ -148,8 +175,15 @@ LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]
 def plain_update(task: Task, mu: float = 0.0) -> LocalUpdate:
     """E epochs of everything the client assembled."""
 
-    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
-        local = Local(task.learning_rate(message), task.options.epochs, mu=mu, adjustment=task.adjustment(client))
+    def update(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
+        local = Local(
+            task.learning_rate(message),
+            task.options.epochs,
+            mu=mu,
+            adjustment=task.adjustment(client),
+        )
         return train(task, params, task.reader.read(client.train).examples, local, seed)
 
     return update

@@ -8,7 +8,16 @@ from torch import Tensor
 from lexfed.core.params import ParameterSplit
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState, Federation, Handler, ServerProgram, ServerState, Steps, once
+from lexfed.federation import (
+    Answer,
+    ClientState,
+    Federation,
+    Handler,
+    ServerProgram,
+    ServerState,
+    Steps,
+    once,
+)
 from lexfed.learning.holding_back import HELD, counted, may_fall_silent
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import PrivatePart
@@ -17,18 +26,24 @@ from lexfed.privacy.mechanism import Mechanism
 from lexfed.wire import Message, below, pack
 
 
-def trainer(parts: Parts, split: ParameterSplit, private: PrivatePart, update: LocalUpdate) -> Handler:
+def trainer(
+    parts: Parts, split: ParameterSplit, private: PrivatePart, update: LocalUpdate
+) -> Handler:
     """Answer `train` as a classifier does, with the layers that are around its local update."""
     watched = parts.layer(update, parts.task, private)
     return updater(parts.task.options, split, private, watched, parts.mechanism)
 
 
 def updater(
-    options: Train, split: ParameterSplit, private: PrivatePart, update: LocalUpdate, mechanism: Mechanism
+    options: Train,
+    split: ParameterSplit,
+    private: PrivatePart,
+    update: LocalUpdate,
+    mechanism: Mechanism,
 ) -> Handler:
     """Assemble the model, update it, send how the shared part moved, keep the private part."""
 
-    def handle(message: Message, client: Client, before: ClientState) -> tuple[Message, ClientState]:
+    def handle(message: Message, client: Client, before: ClientState) -> Answer:
         state = before if before.params else private.start(client)
         shared = below("model", message.arrays)
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
@@ -39,7 +54,9 @@ def updater(
         reply = Message(pack(bounded, options.upload, torch_generator(derive(seed, "rounding"))))
         kept = ClientState(split.private(after.params), state.blobs)
         if after.held_back:
-            return Message() if may_fall_silent(mechanism) else reply, counted(HELD, 1, before, kept)
+            return Message() if may_fall_silent(mechanism) else reply, counted(
+                HELD, 1, before, kept
+            )
         return reply, kept
 
     return handle

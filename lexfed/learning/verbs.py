@@ -29,6 +29,13 @@ def evaluation(*figures: str) -> Verb:
 
 TRAIN = training("train")
 EVALUATE = evaluation(
-    "accuracy", "local_accuracy", "error", "local_error", "majority_accuracy", "macro_f1", "texts", "parameters_private"
+    "accuracy",
+    "local_accuracy",
+    "error",
+    "local_error",
+    "majority_accuracy",
+    "macro_f1",
+    "texts",
+    "parameters_private",
 )
 EVALUATE_LANGUAGE = evaluation("nll", "words", "tokens", "right", "oov")

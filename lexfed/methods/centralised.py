@@ -1,7 +1,8 @@
 """Centralised training: what could be reached if all text lay in one place.
 
-It is FedAvg with one client that holds everything (the population is built so), every round one epoch. What it would send
-in truth is the texts themselves; the bytes counted are those of its one client.
+It is FedAvg with one client that holds everything (the population is built so), every round one
+epoch. What it would send in truth is the texts themselves; the bytes counted are those of its one
+client.
 """
 
 from dataclasses import dataclass, replace
@@ -36,5 +37,14 @@ METHOD = Entry(
     centralised,
     Centralised,
     frozenset({"alone", "pooled", "counts epochs"}),
-    ignores=("rounds", "cohort", "server", "train.epochs", "privacy", "defences", "self_audit", "malice"),
+    ignores=(
+        "rounds",
+        "cohort",
+        "server",
+        "train.epochs",
+        "privacy",
+        "defences",
+        "self_audit",
+        "malice",
+    ),
 )

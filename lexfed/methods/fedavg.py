@@ -57,7 +57,9 @@ class FineTune:
 def fedavg_finetune(parts: Parts, options: FineTune) -> Method:
     task = parts.task
 
-    def adapt(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
+    def adapt(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Params:
         local = Local(task.options.lr, options.epochs, adjustment=task.adjustment(client))
         return train(task, params, task.reader.read(client.train).examples, local, seed).params
 
@@ -65,4 +67,6 @@ def fedavg_finetune(parts: Parts, options: FineTune) -> Method:
 
 
 METHOD = Entry("fedavg", CLASSIFIER, fedavg, traits=frozenset({"one model", "self-audit"}))
-FINETUNE = Entry("fedavg_finetune", CLASSIFIER, fedavg_finetune, FineTune, frozenset({"self-audit"}))
+FINETUNE = Entry(
+    "fedavg_finetune", CLASSIFIER, fedavg_finetune, FineTune, frozenset({"self-audit"})
+)

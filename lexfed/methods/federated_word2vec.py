@@ -1,16 +1,18 @@
-"""Federated Word2Vec (Garcia Bernal et al., 2021): organisations agree on a word list, then train word vectors together.
+"""Federated Word2Vec (Garcia Bernal et al., 2021): organisations agree on a word list, then train
+word vectors together.
 
-    agree:     a vocabulary from what the organisations propose                              [sec. 3.2, agreement/]
-    client k:  FedSGD  g_k <- gradient of one batch (2,048 pairs, 64 negatives shared)       [Alg. 1]
-               FedAvg  a local pass over its next stretch of text, on copies of the rows it touches
-               send the rows that moved, how often each was moved
-    server:    W_row <- W_row + rule(sum_k delta_k,row, counts, nodes)                       [word2vec/row_rules.py]
-               send the rows that changed since each organisation's version
+    agree:    a vocabulary from what the organisations propose                              [sec. 3.2, agreement/]
+    client k: FedSGD  g_k <- gradient of one batch (2,048 pairs, 64 negatives shared)       [Alg. 1]
+              FedAvg  a local pass over its next stretch of text, on copies of the rows it touches
+              send the rows that moved, how often each was moved
+    server:   W_row <- W_row + rule(sum_k delta_k,row, counts, nodes)                       [word2vec/row_rules.py]
+              send the rows that changed since each organisation's version
 
-Differs from the paper: touched rows travel, not tables, up and down (at 200,000 words some 600 times less; the vocabulary is
-sent once, and the first table is made of public numbers, so it is not sent at all). A word must be held by two
-organisations by default. `rule = "mean"` with `mode = "fedsgd"` and `agreement.rule = "union"` is the paper's algorithm; its
-learning rate, window and optimizer are not stated there. The loss of a batch is the sum over its pairs.
+Differs from the paper: touched rows travel, not tables, up and down (at 200,000 words some 600
+times less; the vocabulary is sent once, and the first table is made of public numbers, so it is not
+sent at all). A word must be held by two organisations by default. `rule = "mean"` with `mode =
+"fedsgd"` and `agreement.rule = "union"` is the paper's algorithm; its learning rate, window and
+optimizer are not stated there. The loss of a batch is the sum over its pairs.
 """
 
 from collections.abc import Mapping
@@ -23,10 +25,11 @@ import torch
 from lexfed.agreement import word_list
 from lexfed.agreement.protocol import agree, handlers
 from lexfed.core.errors import ConfigError
-from lexfed.core.params import ALL_SHARED
+from lexfed.core.params import ALL_SHARED, Update
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
 from lexfed.federation import (
+    Answer,
     ClientState,
     Entry,
     Federation,
@@ -44,7 +47,14 @@ from lexfed.word2vec import row_rules
 from lexfed.word2vec.options import Word2Vec
 from lexfed.word2vec.parts import WORD_VECTORS, VectorParts
 from lexfed.word2vec.passes import Moment, gradient, heldout_pairs, local_pass, stretch
-from lexfed.word2vec.replica import VOCABULARY, Readings, Replicas, first_tables, tables_of, version_of
+from lexfed.word2vec.replica import (
+    VOCABULARY,
+    Readings,
+    Replicas,
+    first_tables,
+    tables_of,
+    version_of,
+)
 from lexfed.word2vec.row_rules import RowRule, RowStep
 from lexfed.word2vec.study import VectorStudy
 from lexfed.word2vec.verbs import EVALUATE, SKIPGRAM, VERSION
@@ -55,7 +65,10 @@ from lexfed.word2vec.versions import requests
 def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
     readings, replicas = Readings(parts.word2vec.subsample), Replicas(parts.word2vec.dimension)
     return Method(
-        client={**handlers(parts.agreement), **organisation(parts.word2vec, parts.rounds, replicas, readings)},
+        client={
+            **handlers(parts.agreement),
+            **organisation(parts.word2vec, parts.rounds, replicas, readings),
+        },
         server=server(parts),
         split=ALL_SHARED,
         rounds=parts.rounds,
@@ -72,53 +85,87 @@ def server(parts: VectorParts) -> ServerProgram:
         old, tables = read_tables(Path(options.start)) if options.start else (None, {})
 
         def start(s: ServerState) -> ServerState:
-            params = dict(first_tables(len(word_list.from_bytes(s.blobs[VOCABULARY])), options.dimension))
+            params = dict(
+                first_tables(len(word_list.from_bytes(s.blobs[VOCABULARY])), options.dimension)
+            )
             for name, table in tables.items():
                 if table.shape[1] != options.dimension:
-                    raise ConfigError(f"{options.start} has {table.shape[1]} dimensions: set word2vec.dimension")
+                    raise ConfigError(
+                        f"{options.start} has {table.shape[1]} dimensions: set word2vec.dimension"
+                    )
                 params[name][: len(table)] = table
-            return replace(s, params=params, mechanism_state=row_rules.start(params, changed=bool(tables)))
+            return replace(
+                s, params=params, mechanism_state=row_rules.start(params, changed=bool(tables))
+            )
 
         agreeing = derive(seed, "agree")
-        state = yield from once(state, "agree", lambda s: agree(federation, s, parts.agreement, agreeing, old))
+        state = yield from once(
+            state, "agree", lambda s: agree(federation, s, parts.agreement, agreeing, old)
+        )
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
-        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, partial(requests, federation), asks=asks)
+        loop = Rounds(
+            parts.sampler, rule, RowStep(), SKIPGRAM, partial(requests, federation), asks=asks
+        )
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program
 
 
-def organisation(options: Word2Vec, rounds: int, replicas: Replicas, readings: Readings) -> Mapping[Verb, Handler]:
-    def version(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+def organisation(
+    options: Word2Vec, rounds: int, replicas: Replicas, readings: Readings
+) -> Mapping[Verb, Handler]:
+    def version(message: Message, client: Client, state: ClientState) -> Answer:
         return Message(meta={"version": version_of(state)}), state
 
-    def welcome(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def welcome(message: Message, client: Client, state: ClientState) -> Answer:
         return Message(), replicas.first(message.blobs[VOCABULARY])
 
-    def train(message: Message, client: Client, before: ClientState) -> tuple[Message, ClientState]:
-        state, moment = replicas.forward(before, message, client.id), Moment(int(message.meta["round"]), rounds)
+    def train(message: Message, client: Client, before: ClientState) -> Answer:
+        last = options.mode == "fedavg" or int(message.meta["ask"]) == options.steps - 1
+        state = replicas.forward(before, message, keep=last)
+        if state is None:  # it missed a step of this round, and can't follow the others
+            return None, before
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
-        text, unigrams = readings.text(state, client, "train", client.train), readings.frequencies(state, client)
-        if options.mode == "fedsgd":
-            update = gradient(tables_of(state), text, unigrams, options, moment, seed)
-        else:
-            chunk = stretch(text, options.epochs, moment, client.secret)
-            update = local_pass(tables_of(state), chunk, unigrams, options, moment, seed)
-        return Message(pack(update, options.upload, torch_generator(derive(seed, "rounding")))), state
+        moment = Moment(int(message.meta["round"]), rounds)
+        moved = local_update(options, readings, state, client, moment, seed)
+        rounding = torch_generator(derive(seed, "rounding"))
+        return Message(pack(moved, options.upload, rounding)), state if last else before
 
-    def evaluate(message: Message, client: Client, before: ClientState) -> tuple[Message, ClientState]:
-        state = replicas.first(message.blobs[VOCABULARY]) if VOCABULARY in message.blobs else before
-        if version_of(state) < int(message.meta["since"]):  # it lacks more than these rows
+    def evaluate(message: Message, client: Client, before: ClientState) -> Answer:
+        began = VOCABULARY in message.blobs
+        state = replicas.first(message.blobs[VOCABULARY]) if began else before
+        now = replicas.forward(state, message, keep=False)
+        if now is None:  # it lacks more than these rows
             return Message(meta={"version": version_of(state)}), before
-        pairs = heldout_pairs(readings, state, client, options)
-        loss = pairs.loss(tables_of(replicas.forward(state, message, client.id)))
-        figures = {"heldout_loss": loss, "pairs": float(len(pairs.centres))}
-        return Message({name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}), before
+        pairs = heldout_pairs(readings, now, client, options)
+        figures = {"heldout_loss": pairs.loss(tables_of(now)), "pairs": float(len(pairs.centres))}
+        arrays = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
+        return Message(arrays), before
 
     return {VERSION: version, WELCOME: welcome, SKIPGRAM: train, EVALUATE: evaluate}
 
 
+def local_update(
+    options: Word2Vec,
+    readings: Readings,
+    state: ClientState,
+    client: Client,
+    moment: Moment,
+    seed: Seed,
+) -> Update:
+    """One gradient, or a pass over this round's stretch of text; by touched rows."""
+    text = readings.text(state, client, "train", client.train)
+    unigrams, tables = readings.frequencies(state, client), tables_of(state)
+    if options.mode == "fedsgd":
+        return gradient(tables, text, unigrams, options, moment, seed)
+    chunk = stretch(text, options.epochs, moment, client.secret)
+    return local_pass(tables, chunk, unigrams, options, moment, seed)
+
+
 METHOD = Entry(
-    "federated_word2vec", WORD_VECTORS, federated_word2vec, traits=frozenset({"word list", "rows", "threads"})
+    "federated_word2vec",
+    WORD_VECTORS,
+    federated_word2vec,
+    traits=frozenset({"word list", "rows", "threads"}),
 )

@@ -7,14 +7,15 @@ Every client keeps its vocabulary and its embedding table E_k; only the body B i
                send B_k - B;  keep E_k
     server:    B <- B + sum_k (n_k / n) (B_k - B)                                  [eq. 1]
 
-Differs from the paper: the vocabulary really is private (its code gave every client the same public one). A client's table
-has the words of its own text; with `own+public` (default), words it lacks are looked up in a public table that all clients
-of a machine share and nobody changes. The frozen body gets no gradient at all (in its code they piled up and entered the
-first joint step). Clients are scored after an adaptive pass of their own, which is then discarded.
+Differs from the paper: the vocabulary really is private (its code gave every client the same public
+one). A client's table has the words of its own text; with `own+public` (default), words it lacks
+are looked up in a public table that all clients of a machine share and nobody changes. The frozen
+body gets no gradient at all (in its code they piled up and entered the first joint step). Clients
+are scored after an adaptive pass of their own, which is then discarded.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lexfed.core.errors import ConfigError
@@ -40,42 +41,53 @@ class FedeVocab:
 
     adaptive: bool = True  # False is the ablation of Table 5
     adaptive_steps: int | None = None  # at most so many batches of the adaptive epoch
+    # the words of a client's table: those of a public table, of its own text, or of its own text
+    # with the public table behind them
     vocabulary: Literal["public", "own", "own+public"] = "own+public"
-    vectors: tuple[str, ...] = ()  # public tables to start from, one by each client's own choice; "random" is none
+    # public tables to start from, one by each client's own choice; "random" is none
+    vectors: tuple[str, ...] = ()
     table_lr: float = 1.0  # times train.lr, for the private part
     minimum: int = 1  # own words that the public table lacks: at least so many occurrences
     size: int = 50_000  # words of a client's table
 
     def __post_init__(self) -> None:
         if not self.table_lr > 0 or self.minimum < 1 or self.size < 2:
-            raise ConfigError("fedevocab.table_lr must be above 0, fedevocab.minimum at least 1, fedevocab.size at least 2")
+            raise ConfigError(
+                "fedevocab.table_lr must be above 0, fedevocab.minimum at least 1, fedevocab.size "
+                "at least 2"
+            )
         if self.adaptive_steps is not None and self.adaptive_steps < 1:
-            raise ConfigError("fedevocab.adaptive_steps must be at least 1; for none, set fedevocab.adaptive = false")
+            raise ConfigError(
+                "fedevocab.adaptive_steps must be at least 1; for none, set fedevocab.adaptive = "
+                "false"
+            )
 
 
 def fedevocab(parts: Parts, options: FedeVocab) -> Method:
     task, table = parts.task, private_table(parts, options)
     split = ParameterSplit(stays_home(parts))
 
-    def rate(name: str) -> float:
-        return options.table_lr if split.is_private(name) else 1.0
+    def stage(client: Client, message: Message, epochs: int, body: float) -> Local:
+        """Local training in which the body learns at this share of the learning rate."""
+        rate = learning_rates(split, options.table_lr, body)
+        adjustment = task.adjustment(client)
+        return Local(task.learning_rate(message), epochs, rate, adjustment=adjustment)
 
-    def only_table(name: str) -> float:
-        return options.table_lr if split.is_private(name) else 0.0
-
-    def adapt(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
-        if not options.adaptive:
-            return params
+    def adapt(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Params:
+        local = replace(stage(client, message, 1, body=0.0), steps=options.adaptive_steps)
         examples = table.reader(state).read(client.train).examples
-        local = Local(
-            task.learning_rate(message), 1, only_table, steps=options.adaptive_steps, adjustment=task.adjustment(client)
-        )
         return train(task, params, examples, local, derive(seed, "adapt")).params
 
-    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
-        params = adapt(params, client, state, message, seed)
-        local = Local(task.learning_rate(message), task.options.epochs, rate, adjustment=task.adjustment(client))
-        return train(task, params, table.reader(state).read(client.train).examples, local, derive(seed, "joint"))
+    def update(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
+        if options.adaptive:
+            params = adapt(params, client, state, message, seed)
+        local = stage(client, message, task.options.epochs, body=1.0)
+        examples = table.reader(state).read(client.train).examples
+        return train(task, params, examples, local, derive(seed, "joint"))
 
     return Method(
         client={
@@ -86,6 +98,10 @@ def fedevocab(parts: Parts, options: FedeVocab) -> Method:
         split=split,
         rounds=parts.rounds,
     )
+
+
+def learning_rates(split: ParameterSplit, table: float, body: float) -> Callable[[str], float]:
+    return lambda name: table if split.is_private(name) else body
 
 
 def stays_home(parts: Parts) -> Callable[[str], bool]:
@@ -100,16 +116,28 @@ def private_table(parts: Parts, options: FedeVocab) -> PrivatePart:
     model = parts.task.model
     if not isinstance(model, WordClassifier):
         return whole_module(parts.task)
-    choices = tuple(None if name == "random" else vectors.load(name) for name in options.vectors) or (parts.public,)
+    choices = tuple(
+        None if name == "random" else vectors.load(name) for name in options.vectors
+    ) or (parts.public,)
     if parts.defences.of_vectors and not options.vectors and parts.public is None:
-        raise ConfigError("defences.rotation, normalise and whiten are for public vectors: set vocabulary.vectors")
-    if not options.vectors and parts.public is not None and parts.public.dimension != model.dimension:
         raise ConfigError(
-            f"the word vectors have {parts.public.dimension} dimensions: set model.embedding = {parts.public.dimension}"
+            "defences.rotation, normalise and whiten are for public vectors: set vocabulary.vectors"
         )
-    if options.vocabulary == "public":  # just what the methods with one vocabulary know: no better coverage than theirs
+    if (
+        not options.vectors
+        and parts.public is not None
+        and parts.public.dimension != model.dimension
+    ):
+        raise ConfigError(
+            f"the word vectors have {parts.public.dimension} dimensions: set model.embedding = "
+            f"{parts.public.dimension}"
+        )
+    # just what the methods with one vocabulary know: no better coverage than theirs
+    if options.vocabulary == "public":
         if None in choices:
-            raise ConfigError("fedevocab.vocabulary = 'public' needs a public table; set vocabulary.vectors")
+            raise ConfigError(
+                "fedevocab.vocabulary = 'public' needs a public table; set vocabulary.vectors"
+            )
         choices = tuple(table.head(parts.shared_words) for table in choices if table is not None)
     return OwnWords(
         parts.task, model, options.vocabulary, choices, options.minimum, options.size, parts.defences

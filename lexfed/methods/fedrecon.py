@@ -1,6 +1,8 @@
-"""FedRecon (Singhal et al., NeurIPS 2021), with the private rows that FedeVocab's comparison gives it.
+"""FedRecon (Singhal et al., NeurIPS 2021), with the private rows that FedeVocab's comparison gives
+it.
 
-The rows of tokens that contain a digit are private; they have a tensor of their own name and never travel.
+The rows of tokens that contain a digit are private; they have a tensor of their own name and never
+travel.
 
     client k:  S, Q <- support and query halves of its texts
                P_k <- initial rows;  P_k <- fit on S, the rest frozen          reconstruction
@@ -23,7 +25,7 @@ from lexfed.learning.classifying import CLASSIFIER
 from lexfed.learning.evaluation import evaluator
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import Kept
-from lexfed.learning.task import Local, Trained, train
+from lexfed.learning.task import Local, Task, Trained, train
 from lexfed.learning.training import averaging, trainer
 from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.models.model import EMBEDDING, Batch, Classifier, Example
@@ -41,7 +43,9 @@ class FedRecon:
 
     def __post_init__(self) -> None:
         if not 0 < self.support < 1 or self.epochs < 1:
-            raise ConfigError("fedrecon.support must be between 0 and 1, fedrecon.epochs at least 1")
+            raise ConfigError(
+                "fedrecon.support must be between 0 and 1, fedrecon.epochs at least 1"
+            )
 
 
 def is_private_token(token: str) -> bool:
@@ -50,7 +54,9 @@ def is_private_token(token: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Parted:
-    """A classifier whose word table lies in two tensors, so that the private rows have a name that can be refused."""
+    """A classifier whose word table lies in two tensors, so that the private rows have a name that
+    can be refused.
+    """
 
     model: Classifier
     private: Tensor  # (V,) bool: which rows
@@ -68,55 +74,80 @@ class Parted:
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
         public, private = params[self.word_table], params[PRIVATE_ROWS]
-        place = torch.empty(len(self.private), dtype=torch.int64)  # where each token's row lies in the two, end to end
+        # where each token's row lies in the two, end to end
+        place = torch.empty(len(self.private), dtype=torch.int64)
         place[~self.private] = torch.arange(len(public))
         place[self.private] = torch.arange(len(private)) + len(public)
         whole = {name: value for name, value in params.items() if name != PRIVATE_ROWS}
-        return self.model.logits({**whole, self.word_table: torch.cat([public, private])[place]}, batch, seed)
+        return self.model.logits(
+            {**whole, self.word_table: torch.cat([public, private])[place]}, batch, seed
+        )
 
     def depth(self, name: str) -> int:
         return EMBEDDING if name == PRIVATE_ROWS else self.model.depth(name)
 
 
 def fedrecon(parts: Parts, options: FedRecon) -> Method:
-    split = ParameterSplit(lambda name: name == PRIVATE_ROWS)
-    tokens = parts.tokenizer.vocabulary.tokens if parts.tokenizer is not None else ()
-    model = Parted(parts.task.model, torch.tensor([is_private_token(token) for token in tokens]))
-    whole = parts.task.init
-    task = replace(parts.task, model=model, init=lambda seed: model.part(whole(seed)))
+    split, task = ParameterSplit(lambda name: name == PRIVATE_ROWS), parted(parts)
     parts, forgotten = replace(parts, task=task), Kept(task.reader)
 
-    def halves(client: Client, seed: Seed) -> tuple[list[Example], list[Example]]:
-        examples = task.reader.read(client.train).examples
-        order = torch.randperm(len(examples), generator=torch_generator(derive(seed, "halves"))).tolist()
-        size = min(max(1, round(options.support * len(order))), max(1, len(order) - 1))
-        return [examples[i] for i in order[:size]], [examples[i] for i in order[size:]]
-
-    def reconstruct(params: Params, client: Client, message: Message, seed: Seed) -> Params:
+    def fit(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Params:
+        """Reconstruction: of the private rows, on the support texts, all else frozen."""
         rows = task.init(derive(client.secret, "rows"))[PRIVATE_ROWS]
-        local = Local(task.learning_rate(message), options.epochs, lambda name: float(name == PRIVATE_ROWS))
-        local = replace(local, adjustment=task.adjustment(client))
-        return train(task, {**params, PRIVATE_ROWS: rows}, halves(client, seed)[0], local, derive(seed, "fit")).params
+        support, _ = halves(task, options, client, seed)
+        local = stage(task, client, message, options.epochs, private=True)
+        return train(
+            task, {**params, PRIVATE_ROWS: rows}, support, local, derive(seed, "fit")
+        ).params
 
-    def adapt(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
-        return reconstruct(params, client, message, seed)
-
-    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
-        query = halves(client, seed)[1]
-        local = Local(task.learning_rate(message), task.options.epochs, lambda name: float(name != PRIVATE_ROWS))
-        local = replace(local, adjustment=task.adjustment(client))
-        after = train(task, reconstruct(params, client, message, seed), query, local, derive(seed, "query"))
+    def update(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
+        _, query = halves(task, options, client, seed)
+        local = stage(task, client, message, task.options.epochs, private=False)
+        whole = fit(params, client, state, message, seed)
+        after = train(task, whole, query, local, derive(seed, "query"))
         return Trained(split.shared(after.params), after.loss, len(query))
 
     return Method(
         client={
             TRAIN: trainer(parts, split, forgotten, update),
-            EVALUATE: evaluator(task, split, forgotten, adapt),
+            EVALUATE: evaluator(task, split, forgotten, fit),
         },
         server=averaging(parts, split),
         split=split,
         rounds=parts.rounds,
     )
+
+
+def parted(parts: Parts) -> Task:
+    """The task, with the rows of private tokens in a tensor of their own."""
+    tokens = parts.tokenizer.vocabulary.tokens if parts.tokenizer is not None else ()
+    model = Parted(parts.task.model, torch.tensor([is_private_token(token) for token in tokens]))
+    whole = parts.task.init
+    return replace(parts.task, model=model, init=lambda seed: model.part(whole(seed)))
+
+
+def halves(
+    task: Task, options: FedRecon, client: Client, seed: Seed
+) -> tuple[list[Example], list[Example]]:
+    """Support and query."""
+    examples = task.reader.read(client.train).examples
+    generator = torch_generator(derive(seed, "halves"))
+    order = torch.randperm(len(examples), generator=generator).tolist()
+    size = min(max(1, round(options.support * len(order))), max(1, len(order) - 1))
+    return [examples[i] for i in order[:size]], [examples[i] for i in order[size:]]
+
+
+def stage(task: Task, client: Client, message: Message, epochs: int, private: bool) -> Local:
+    """Training of the private rows alone, or of all but them."""
+
+    def rate(name: str) -> float:
+        return float((name == PRIVATE_ROWS) == private)
+
+    return Local(task.learning_rate(message), epochs, rate, adjustment=task.adjustment(client))
 
 
 METHOD = Entry("fedrecon", CLASSIFIER, fedrecon, FedRecon, frozenset({"part of the texts"}))

@@ -1,14 +1,14 @@
 """LG-FedAvg (Liang et al., 2020): local representations, global model.
 
-    warm start:  FedAvg of the whole model
-    then:        the lower layers L_k stay with client k and persist; the upper layers U are averaged
+    warm start: FedAvg of the whole model
+    then:       the lower layers L_k stay with client k and persist; the upper layers U are averaged
 
-    client k:  L_k, U_k <- E epochs from L_k, U;   send U_k - U;   keep L_k
-    server:    U <- U + sum_k (n_k / n) (U_k - U)
-    predict:   with a L_k + (1 - a) L, L being the lower layers of the warm start; a is the interpolation
+    client k: L_k, U_k <- E epochs from L_k, U;   send U_k - U;   keep L_k
+    server:   U <- U + sum_k (n_k / n) (U_k - U)
+    predict:  with a L_k + (1 - a) L, L being the lower layers of the warm start; a is the interpolation
 
-Cut just above the embedding and without a warm start, it is FedeVocab without adaptive updating, with one public vocabulary.
-During the warm start everything travels, as in FedAvg.
+Cut just above the embedding and without a warm start, it is FedeVocab without adaptive updating,
+with one public vocabulary. During the warm start everything travels, as in FedAvg.
 """
 
 from dataclasses import dataclass, replace
@@ -20,7 +20,18 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED, ParameterSplit, Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState, Entry, Federation, Method, ServerState, Steps, clock, once
+from lexfed.federation import (
+    Answer,
+    ClientState,
+    Entry,
+    Federation,
+    Method,
+    ServerProgram,
+    ServerState,
+    Steps,
+    clock,
+    once,
+)
 from lexfed.learning.classifying import CLASSIFIER
 from lexfed.learning.evaluation import evaluator
 from lexfed.learning.parts import Parts
@@ -33,7 +44,8 @@ from lexfed.wire import Form, Message, Verb, below, decode, encode, under
 from lexfed.wire.verbs import ANY, CLOCK
 
 WARM_UP = training("warm", open=True)  # everything travels
-INSTALL = Verb("install", down=Form({"start/": ANY}, CLOCK), up=Form(), kind="list")  # the lower layers, handed out once
+# the lower layers, handed out once
+INSTALL = Verb("install", down=Form({"start/": ANY}, CLOCK), up=Form(), kind="list")
 
 WARM = "warm"  # a client keeps the lower layers it was handed, for predictions in between
 
@@ -44,11 +56,14 @@ class LGFedAvg:
 
     cut: Literal["embedding", "encoder"] = "embedding"  # the uppermost layer that stays
     warm: int = 5  # rounds of FedAvg first
-    interpolation: float = 1.0  # a client's own lower layers in what it predicts with; the rest are the warm start's
+    # a client's own lower layers in what it predicts with; the rest are the warm start's
+    interpolation: float = 1.0
 
     def __post_init__(self) -> None:
         if self.warm < 0 or not 0 <= self.interpolation <= 1:
-            raise ConfigError("lg_fedavg.warm must be at least 0, lg_fedavg.interpolation between 0 and 1")
+            raise ConfigError(
+                "lg_fedavg.warm must be at least 0, lg_fedavg.interpolation between 0 and 1"
+            )
 
 
 def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
@@ -56,44 +71,58 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
     uppermost = {"embedding": EMBEDDING, "encoder": ENCODER}[options.cut]
     split = ParameterSplit(lambda name: task.model.depth(name) <= uppermost)
 
-    def begin(client: Client) -> Params:  # of a client that was not there when the lower layers were handed out
+    # of a client that was not there when the lower layers were handed out
+    def begin(client: Client) -> Params:
         return split.private(task.init(derive(client.secret, "init")))
 
-    def install(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+    def install(message: Message, client: Client, state: ClientState) -> Answer:
         given = below("start", message.arrays)
-        return Message(), ClientState(given, {WARM: encode(Message(given))} if options.interpolation < 1 else {})
+        warm = {WARM: encode(Message(given))} if options.interpolation < 1 else {}
+        return Message(), ClientState(given, warm)
 
-    def interpolate(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Params:
+    def interpolate(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Params:
         if WARM not in state.blobs:
             return params
-        warm = decode(state.blobs[WARM]).arrays
-        return {**params, **{name: torch.lerp(value, params[name], options.interpolation) for name, value in warm.items()}}
+        warm, a = decode(state.blobs[WARM]).arrays, options.interpolation
+        return {
+            **params,
+            **{name: torch.lerp(lower, params[name], a) for name, lower in warm.items()},
+        }
 
-    def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
+    lower = Kept(task.reader, begin)
+    predict = interpolate if options.interpolation < 1 else None
+    return Method(
+        client={
+            WARM_UP: trainer(parts, ALL_SHARED, Kept(task.reader), update),
+            INSTALL: install,
+            TRAIN: trainer(parts, split, lower, update),
+            EVALUATE: evaluator(task, split, lower, predict),
+        },
+        server=server(parts, options, split),
+        split=split,
+        rounds=parts.rounds,
+    )
+
+
+def server(parts: Parts, options: LGFedAvg, split: ParameterSplit) -> ServerProgram:
+    def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         def cut(s: ServerState) -> ServerState:
             hand_out = replace(clock(s, ask=0), arrays=under("start", split.private(s.params)))
             for _ in federation.ask(INSTALL, dict.fromkeys(federation.clients, hand_out)):
                 pass
             return replace(s, params=split.shared(s.params), opt_state={})
 
-        state = yield from once(state, "init", lambda s: replace(s, params=task.init(derive(seed, "init"))))
+        state = yield from once(
+            state, "init", lambda s: replace(s, params=parts.task.init(derive(seed, "init")))
+        )
         warm = min(options.warm, parts.rounds)
         state = yield from parts.loop(WARM_UP)(federation, state, until=warm, seed=seed)
         state = yield from once(state, "cut", cut)
         return (yield from parts.loop()(federation, state, until=parts.rounds, seed=seed))
 
-    lower = Kept(task.reader, begin)
-    return Method(
-        client={
-            WARM_UP: trainer(parts, ALL_SHARED, Kept(task.reader), update),
-            INSTALL: install,
-            TRAIN: trainer(parts, split, lower, update),
-            EVALUATE: evaluator(task, split, lower, interpolate if options.interpolation < 1 else None),
-        },
-        server=server,
-        split=split,
-        rounds=parts.rounds,
-    )
+    return program
 
 
 METHOD = Entry("lg_fedavg", CLASSIFIER, lg_fedavg, LGFedAvg)

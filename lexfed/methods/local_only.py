@@ -1,7 +1,8 @@
 """Local-only: every client trains alone, on its own texts. What does joining gain?
 
-It is FedAvg in which every parameter is private: nothing but an example count and a loss travels. A round is one pass of
-every client, so `epochs` rounds give each client that many epochs, whatever the cohort.
+It is FedAvg in which every parameter is private: nothing but an example count and a loss travels. A
+round is one pass of every client, so `epochs` rounds give each client that many epochs, whatever
+the cohort.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +25,8 @@ from lexfed.learning.verbs import EVALUATE, TRAIN
 class LocalOnly:
     """The `[local_only]` table."""
 
-    epochs: int = 10  # passes of each client over its text (FedeVocab's baseline); each counts as a round
+    # passes of each client over its text (FedeVocab's baseline); each counts as a round
+    epochs: int = 10
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -59,5 +61,14 @@ METHOD = Entry(
     local_only,
     LocalOnly,
     frozenset({"alone", "counts epochs"}),
-    ignores=("rounds", "cohort.size", "cohort.sampling", "server", "train.epochs", "privacy", "defences", "self_audit"),
+    ignores=(
+        "rounds",
+        "cohort.size",
+        "cohort.sampling",
+        "server",
+        "train.epochs",
+        "privacy",
+        "defences",
+        "self_audit",
+    ),
 )

@@ -7,14 +7,15 @@
               row of a new token <- mean of the rows of its pieces       [REMAP]
     private federated learning goes on, with tokenizer'
 
-The switch reads the model and public numbers alone, so it costs no privacy: the ledger stays as it is. What it does in
-detail, and its ablations: `learning/switching.py`. `protocol = "continue"` is Algorithm 1 and Figure 4; "from_scratch" is
-Table 2, at the end of this file.
+The switch reads the model and public numbers alone, so it costs no privacy: the ledger stays as it
+is. What it does in detail, and its ablations: `learning/switching.py`. `protocol = "continue"` is
+Algorithm 1 and Figure 4; "from_scratch" is Table 2, at the end of this file.
 
-Differs from the paper: pieces that occur twice in a token count twice, tokens are encoded by their symbols as they are
-(its pseudocode says `decode`, and `=`); output rows, bias and the server optimizer's slots are carried over too; the output
-bias can follow the sampled text, and the model can be trained on that text before users see it (`heal`): both read the
-sample alone and are as free as the switch.
+Differs from the paper: pieces that occur twice in a token count twice, tokens are encoded by their
+symbols as they are (its pseudocode says `decode`, and `=`); output rows, bias and the server
+optimizer's slots are carried over too; the output bias can follow the sampled text, and the model
+can be trained on that text before users see it (`heal`): both read the sample alone and are as free
+as the switch.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +24,27 @@ from dataclasses import replace
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import Seed, derive
-from lexfed.federation import Entry, Federation, Method, Requests, Rounds, ServerProgram, ServerState, Steps, once, request
+from lexfed.federation import (
+    Entry,
+    Federation,
+    Method,
+    Requests,
+    Rounds,
+    ServerProgram,
+    ServerState,
+    Steps,
+    once,
+    request,
+)
 from lexfed.learning.heavy_hitters import handlers
 from lexfed.learning.language_parts import LANGUAGE_MODEL, LanguageParts
 from lexfed.learning.language_study import SWITCH, LanguageStudy
-from lexfed.learning.language_task import TOKENIZER, language_evaluator, language_update, with_tokenizer
+from lexfed.learning.language_task import (
+    TOKENIZER,
+    language_evaluator,
+    language_update,
+    with_tokenizer,
+)
 from lexfed.learning.private_table import KEEPS_NOTHING
 from lexfed.learning.switching import TokenizerForFree, new_tokenizer, switched
 from lexfed.learning.tokenizer_source import source
@@ -40,7 +57,10 @@ from lexfed.wire import ClientId
 def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Method:
     task, tables = parts.task, parts.tables
     if options.switch and options.switch[-1] >= task.rounds:
-        raise ConfigError(f"the last switch is after round {options.switch[-1]}, but there are {task.rounds} rounds")
+        raise ConfigError(
+            f"the last switch is after round {options.switch[-1]}, but there are {task.rounds} "
+            "rounds"
+        )
     update = language_update(task)
     return Method(
         client={
@@ -51,7 +71,9 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
         server=(table_2 if options.protocol == "from_scratch" else algorithm_1)(parts, options),
         split=ALL_SHARED,
         rounds=task.rounds,
-        study=LanguageStudy(tables.tokenizer, parts.people, tables.evaluation, options.switch, options.sample_words),
+        study=LanguageStudy(
+            tables.tokenizer, parts.people, tables.evaluation, options.switch, options.sample_words
+        ),
     )
 
 
@@ -97,30 +119,42 @@ def requests(mechanism: Mechanism) -> Callable[[ServerState, Sequence[ClientId],
     return broadcast
 
 
-# --- Table 2 ----------------------------------------------------------------------------------------------------------
+# --- Table 2 --------------------------------------------------------------------------------------
 
 
 def table_2(parts: LanguageParts, options: TokenizerForFree) -> ServerProgram:
-    """The model that is sampled from sees the first half of the users; then a new model with the new tokenizer is trained
-    on the second half (without a switch: the second half alone). No user is in both halves: each pays for its own.
+    """The model that is sampled from sees the first half of the users; then a new model with the
+    new tokenizer is trained on the second half (without a switch: the second half alone). No user
+    is in both halves: each pays for its own.
     """
     task, first = parts.task, first_model(parts)
-    rounds = [private_rounds(parts, len(parts.people) // 2, group) for group in ("half 1", "half 2")]
+    rounds = [
+        private_rounds(parts, len(parts.people) // 2, group) for group in ("half 1", "half 2")
+    ]
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         middle = len(federation.clients) // 2
-        one, two = (replace(federation, clients=half) for half in (federation.clients[:middle], federation.clients[middle:]))
+        one, two = (
+            replace(federation, clients=half)
+            for half in (federation.clients[:middle], federation.clients[middle:])
+        )
 
         def afresh(s: ServerState) -> ServerState:
             _, new = new_tokenizer(task, options, s, derive(seed, "switch", s.round))
             params = task.model.init(len(new.tokenizer.tokens), derive(seed, "init"))
-            return replace(s.with_blob(TOKENIZER, new.to_bytes()), params=params, opt_state={}, mechanism_state={})
+            return replace(
+                s.with_blob(TOKENIZER, new.to_bytes()),
+                params=params,
+                opt_state={},
+                mechanism_state={},
+            )
 
         state = yield from once(state, "init", lambda s: first(one, s, seed))
         for place in options.switch:
             state = yield from rounds[0](one, state, until=place, seed=derive(seed, "first half"))
             state = yield from once(state, f"{SWITCH}{place}", afresh)
-        # the second half's cohorts are those of a run that begins with it: rows of a table are compared with equal luck
+        # the second half's cohorts are those of a run that begins with it: rows of a table are
+        # compared with equal luck
         begins = options.switch[-1] if options.switch else 0
         return (yield from rounds[1](two, state, until=task.rounds, seed=seed, first=begins))
 

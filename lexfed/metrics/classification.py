@@ -1,8 +1,9 @@
 """Accuracy of text classifiers on a common test set, told honestly.
 
-Global: each client's model on the common test set. Local: the same predictions, re-weighted to the client's own label
-shares, so that nothing is sampled and no training text can leak into it. Beside local accuracy always stands what the
-majority class alone would score: much of a "local" gain is the label prior.
+Global: each client's model on the common test set. Local: the same predictions, re-weighted to the
+client's own label shares, so that nothing is sampled and no training text can leak into it. Beside
+local accuracy always stands what the majority class alone would score: much of a "local" gain is
+the label prior.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,9 @@ def local_accuracy(confusion: Confusion, shares: FloatArray) -> float:
 
 
 def standard_error(confusion: Confusion, shares: FloatArray) -> float:
-    """Of the accuracy so weighted, for texts drawn class by class: sqrt of sum_c p(c)^2 a_c (1 - a_c) / n_c."""
+    """Of the accuracy so weighted, for texts drawn class by class: sqrt of sum_c p(c)^2 a_c (1 -
+    a_c) / n_c.
+    """
     right, texts = class_accuracy(confusion), confusion.sum(1)
     tested = shares * (texts > 0)
     weights = tested / max(tested.sum(), 1e-12)
@@ -45,7 +48,8 @@ def standard_error(confusion: Confusion, shares: FloatArray) -> float:
 def half_interval(errors: Sequence[float], accuracies: Sequence[float]) -> float:
     """Half of the 95 % interval of a mean over clients, both texts and clients being a sample.
 
-    All clients are scored on the same texts, so their errors from the choice of texts do not average out.
+    All clients are scored on the same texts, so their errors from the choice of texts do not
+    average out.
     """
     between = np.std(accuracies) / np.sqrt(len(accuracies))
     return float(1.96 * np.hypot(np.mean(errors), between))

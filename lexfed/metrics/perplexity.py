@@ -1,11 +1,13 @@
-"""Language models compared across tokenizers: everything per word (Bagdasaryan et al., 2022, section 3.2).
+"""Language models compared across tokenizers: everything per word (Bagdasaryan et al., 2022,
+section 3.2).
 
-    perplexity = exp(-log P(texts) / number of words)                                                      [eq. 2]
+    perplexity = exp(-log P(texts) / number of words)                                        [eq. 2]
 
-All tokenizers score the same texts in full, cut in words by one rule (`lexfed.vocabulary.trained.words`), each with its
-end. A model that says <unk> for a word is asked less than to spell it: its perplexity never stands beside that of
-byte-level BPE, its word accuracy may. Word accuracy: the word's tokens are all the model's first choice, given the true
-tokens before them and where the word ends; a word with an unknown token is wrong. Users are the unit of sampling.
+All tokenizers score the same texts in full, cut in words by one rule
+(`lexfed.vocabulary.trained.words`), each with its end. A model that says <unk> for a word is asked
+less than to spell it: its perplexity never stands beside that of byte-level BPE, its word accuracy
+may. Word accuracy: the word's tokens are all the model's first choice, given the true tokens before
+them and where the word ends; a word with an unknown token is wrong. Users are the unit of sampling.
 """
 
 import math
@@ -41,10 +43,15 @@ class TextScore:
         )
 
 
-def text_score(nll: npt.ArrayLike, best: npt.ArrayLike, tokens_per_word: Sequence[int], unknown: npt.ArrayLike) -> TextScore:
-    """Of one text: per token, its end last, the negative log-likelihood, whether it was the first choice, or is <unk>."""
+def text_score(
+    nll: npt.ArrayLike, best: npt.ArrayLike, tokens_per_word: Sequence[int], unknown: npt.ArrayLike
+) -> TextScore:
+    """Of one text: per token, its end last, the negative log-likelihood, whether it was the first
+    choice, or is <unk>.
+    """
     losses, firsts = np.asarray(nll, dtype=np.float64), np.asarray(best, dtype=bool)  # (T + 1,)
-    strange, lengths = np.asarray(unknown, dtype=bool), np.asarray(tokens_per_word, dtype=np.int64)  # (T + 1,), (W,)
+    # (T + 1,), (W,)
+    strange, lengths = np.asarray(unknown, dtype=bool), np.asarray(tokens_per_word, dtype=np.int64)
     tokens = int(lengths.sum())
     if not len(losses) == len(firsts) == len(strange) == tokens + 1:
         raise ValueError(f"{tokens} tokens and the end need {tokens + 1} values each")
@@ -56,9 +63,11 @@ def text_score(nll: npt.ArrayLike, best: npt.ArrayLike, tokens_per_word: Sequenc
 
 
 def figures(users: Sequence[TextScore]) -> dict[str, float]:
-    """The figures of these users together, and of the tenth (at least one) that the model serves worst.
+    """The figures of these users together, and of the tenth (at least one) that the model serves
+    worst.
 
-    The interval is half of a 95 % one: the delta method, perplexity times 1.96 standard errors of the log.
+    The interval is half of a 95 % one: the delta method, perplexity times 1.96 standard errors of
+    the log.
     """
     users = _with_words(users)
     whole, rate = _pooled(users), _rate(users)
@@ -75,11 +84,15 @@ def figures(users: Sequence[TextScore]) -> dict[str, float]:
 
 
 def paired_difference(a: Sequence[TextScore], b: Sequence[TextScore]) -> tuple[float, float]:
-    """log perplexity of `a` less that of `b` over the same users and words, and its standard error."""
+    """log perplexity of `a` less that of `b` over the same users and words, and its standard
+    error.
+    """
     if [user.words for user in a] != [user.words for user in b]:
         raise ValueError("both must be scored on the same words of the same users")
     a, b = _with_words(a), _with_words(b)
-    return _ratio([one.nll - other.nll for one, other in zip(a, b, strict=True)], [user.words for user in a])
+    return _ratio(
+        [one.nll - other.nll for one, other in zip(a, b, strict=True)], [user.words for user in a]
+    )
 
 
 def _with_words(users: Sequence[TextScore]) -> list[TextScore]:
@@ -103,9 +116,11 @@ def _exp(rate: float) -> float:
 
 
 def _ratio(values: Sequence[float], words: Sequence[int]) -> tuple[float, float]:
-    """R = sum y / sum w over a sample of users, and its standard error sqrt(n / (n - 1) sum (y - R w)^2) / sum w.
+    """R = sum y / sum w over a sample of users, and its standard error sqrt(n / (n - 1) sum (y - R
+    w)^2) / sum w.
 
-    The ratio estimator: users with many words count more, and the error knows it. One user alone tells no error: NaN.
+    The ratio estimator: users with many words count more, and the error knows it. One user alone
+    tells no error: NaN.
     """
     y, w = np.asarray(values, dtype=np.float64), np.asarray(words, dtype=np.float64)
     ratio = float(y.sum() / w.sum())
@@ -116,13 +131,15 @@ def _ratio(values: Sequence[float], words: Sequence[int]) -> tuple[float, float]
     return ratio, spread / float(w.sum())
 
 
-# --- how far the tokenizer's training text is from the users' ----------------------------------------------------------
+# --- how far the tokenizer's training text is from the users' -------------------------------------
 
 
 def unigram_kld(users: Mapping[str, int], training: Mapping[str, int], top: int = 10_000) -> float:
-    """KL(users || training text) in nats, of the users' `top` most frequent words, one added to every count on both sides.
+    """KL(users || training text) in nats, of the users' `top` most frequent words, one added to
+    every count on both sides.
 
-    The added ones weigh more on a small text, so this is not monotone in its size: compare equal sizes (`equal_size`).
+    The added ones weigh more on a small text, so this is not monotone in its size: compare equal
+    sizes (`equal_size`).
     """
     ranked = sorted(users, key=lambda word: (-users[word], word))[:top]
     if not ranked:
@@ -142,5 +159,7 @@ def equal_size(counts: Mapping[str, int], total: int, seed: Seed) -> dict[str, i
     held = [counts[word] for word in words]
     if not 0 < total <= sum(held):
         raise DataError(f"{total} words can't be drawn from {sum(held)}")
-    drawn = numpy_generator(seed).multivariate_hypergeometric(held, total, method="marginals").tolist()
+    drawn = (
+        numpy_generator(seed).multivariate_hypergeometric(held, total, method="marginals").tolist()
+    )
     return {word: n for word, n in zip(words, drawn, strict=True) if n}

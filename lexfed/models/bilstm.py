@@ -12,7 +12,9 @@ from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, TABLE, Batch, ModelOptions, dropout, embed
 
 _LSTM = tuple(
-    f"lstm.{kind}_l0{way}" for way in ("", "_reverse") for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    f"lstm.{kind}_l0{way}"
+    for way in ("", "_reverse")
+    for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 )
 
 
@@ -31,30 +33,55 @@ class BiLSTMClassifier:
 
         # one generator per parameter: the size of one never moves the start of another
         def uniform(name: str, *shape: int, bound: float) -> Tensor:
-            return torch.empty(shape).uniform_(-bound, bound, generator=torch_generator(derive(seed, name)))
+            return torch.empty(shape).uniform_(
+                -bound, bound, generator=torch_generator(derive(seed, name))
+            )
 
-        params = {TABLE: torch.empty(vocab_size, d).normal_(0, 0.1, generator=torch_generator(derive(seed, TABLE)))}
-        shapes = {"weight_ih": (4 * h, d), "weight_hh": (4 * h, h), "bias_ih": (4 * h,), "bias_hh": (4 * h,)}
+        params = {
+            TABLE: torch.empty(vocab_size, d).normal_(
+                0, 0.1, generator=torch_generator(derive(seed, TABLE))
+            )
+        }
+        shapes = {
+            "weight_ih": (4 * h, d),
+            "weight_hh": (4 * h, h),
+            "bias_ih": (4 * h,),
+            "bias_hh": (4 * h,),
+        }
         for name in _LSTM:
             params[name] = uniform(name, *shapes[name.split(".")[1].split("_l0")[0]], bound=h**-0.5)
         if self.options.pooling == "attention":
             params["attention.query"] = uniform("attention.query", 2 * h, bound=(2 * h) ** -0.5)
-        params["output.weight"] = uniform("output.weight", self.classes, 2 * h, bound=(2 * h) ** -0.5)
+        params["output.weight"] = uniform(
+            "output.weight", self.classes, 2 * h, bound=(2 * h) ** -0.5
+        )
         params["output.bias"] = torch.zeros(self.classes)
         return params
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
         generator = None if seed is None else torch_generator(seed)
         packed = pack_padded_sequence(batch.ids, batch.lengths, batch_first=True)
-        ids, batch_sizes = packed.data, packed.batch_sizes  # (N,) the N real words, all first words first
+        # (N,) the N real words, all first words first
+        ids, batch_sizes = packed.data, packed.batch_sizes
         x = dropout(embed(params, ids), self.word_dropout, generator, whole_rows=True)  # (N, d)
         x = dropout(x, self.options.dropout, generator)
         start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
         states, _, _ = torch.lstm(
-            x, batch_sizes, (start, start), [params[name] for name in _LSTM], True, 1, 0.0, False, True
+            x,
+            batch_sizes,
+            (start, start),
+            [params[name] for name in _LSTM],
+            True,
+            1,
+            0.0,
+            False,
+            True,
         )  # (N, 2h)
-        text = torch.cat([torch.arange(int(n)) for n in batch_sizes])  # (N,) which text a word is of
-        pooled = dropout(self._pool(params, states, text, batch.lengths), self.options.dropout, generator)  # (B, 2h)
+        # (N,) which text a word is of
+        text = torch.cat([torch.arange(int(n)) for n in batch_sizes])
+        pooled = dropout(
+            self._pool(params, states, text, batch.lengths), self.options.dropout, generator
+        )  # (B, 2h)
         return F.linear(pooled, params["output.weight"], params["output.bias"])  # (B, C)
 
     def _pool(self, params: Params, states: Tensor, text: Tensor, lengths: Tensor) -> Tensor:
@@ -62,8 +89,11 @@ class BiLSTMClassifier:
         if self.options.pooling == "mean":
             return empty.index_add(0, text, states) / lengths[:, None]
         scores = torch.tanh(states) @ params["attention.query"]  # (N,)
-        # subtracting each text's largest score keeps exp in range; the constant leaves softmax as it is
-        largest = scores.new_full((len(lengths),), -torch.inf).scatter_reduce(0, text, scores.detach(), "amax")
+        # subtracting each text's largest score keeps exp in range; the constant leaves softmax as
+        # it is
+        largest = scores.new_full((len(lengths),), -torch.inf).scatter_reduce(
+            0, text, scores.detach(), "amax"
+        )
         weights = torch.exp(scores - largest[text])
         total = scores.new_zeros(len(lengths)).index_add(0, text, weights)
         return empty.index_add(0, text, states * weights[:, None]) / total[:, None]
@@ -85,4 +115,6 @@ class BiLSTMClassifier:
         return INPUTS
 
     def depth(self, name: str) -> int:
-        return {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER, "output": HEAD}[name.split(".")[0]]
+        return {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER, "output": HEAD}[
+            name.split(".")[0]
+        ]

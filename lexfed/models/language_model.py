@@ -1,5 +1,5 @@
-"""Language models trained from scratch (Bagdasaryan et al., "Training a Tokenizer for Free with Private Federated
-Learning", 2022): the chance of the next token, from all tokens before it.
+"""Language models trained from scratch (Bagdasaryan et al., "Training a Tokenizer for Free with
+Private Federated Learning", 2022): the chance of the next token, from all tokens before it.
 
     h_t    = model(x_1 .. x_t)                            an LSTM or a transformer, from an empty state
     p_t    = softmax(h_t W' + b)                          W is the embedding itself where they are tied
@@ -7,18 +7,20 @@ Learning", 2022): the chance of the next token, from all tokens before it.
     score  = -log p_t(x_{t+1}) of every token of a sequence, read in full
     sample = x_{t+1} ~ p_t^(1/temperature) without BOS, from BOS until EOS
 
-The softmax over the vocabulary costs most, so it is taken at real positions only and for a few of them at a time.
+The softmax over the vocabulary costs most, so it is taken at real positions only and for a few of
+them at a time.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import ConfigError, nearest
+from lexfed.core.importing import is_own, own
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, torch_generator
 
@@ -27,25 +29,36 @@ OUTPUT = "output.weight"  # (V, d); absent when tied
 BIAS = "output.bias"  # (V,)
 TOKEN_ROWS = (EMBEDDING, OUTPUT, BIAS)  # what has a row per token, and moves with the tokenizer
 
-_CHUNK = 256  # positions whose logits exist at once: a block that stays in the cache, and 10 MB at 10,000 tokens
+# positions whose logits exist at once: a block that stays in the cache, and 10 MB at 10,000 tokens
+_CHUNK = 256
 _TOGETHER = 64  # sequences that are scored at once
 
 Step = Callable[[Tensor, Tensor], Tensor]
 
 
+NAMES = ("lstm", "transformer")
+
+
 @dataclass(frozen=True)
 class LanguageModelOptions:
-    """The `[language_model]` table. Defaults are the paper's LSTM: 14.0 M parameters at 10,000 tokens."""
+    """The `[language_model]` table. Defaults are the paper's LSTM: 14.0 M parameters at 10,000
+    tokens.
+    """
 
-    name: Literal["lstm", "transformer"] = "lstm"
-    layers: int = 3
+    # lstm, transformer, or `package.module:FUNCTION` that builds one of your own
+    name: str = "lstm"
+    layers: int = 3  # of the LSTM or the transformer
     width: int = 584  # the paper's transformer, also of 14.0 M, is layers = 6 and width = 376
     heads: int = 8  # of a transformer
-    dropout: float = 0.0
+    dropout: float = 0.0  # share of numbers left out in a training step
     tied: bool = True  # the output's rows are the embedding's
     context: int = 64  # tokens of a training window, and the positions a transformer knows
 
     def __post_init__(self) -> None:
+        if self.name not in NAMES and not is_own(self.name):
+            raise ConfigError(
+                f"language_model.name = '{self.name}' is not known; {nearest(self.name, NAMES)}"
+            )
         if min(self.layers, self.width, self.heads) < 1:
             raise ConfigError("language_model.layers, .width and .heads must be at least 1")
         if self.name == "transformer" and self.width % self.heads:
@@ -67,7 +80,9 @@ class TokenBatch:
 
 class LanguageModel(Protocol):
     def init(self, vocab_size: int, seed: Seed) -> Params:
-        """Every parameter from a generator of its own: the size of the vocabulary moves no parameter but TOKEN_ROWS."""
+        """Every parameter from a generator of its own: the size of the vocabulary moves no
+        parameter but TOKEN_ROWS.
+        """
 
     def hidden(self, params: Params, ids: Tensor, seed: Seed | None) -> Tensor:
         """(B, T) -> (B, T, d), from an empty state. `seed` is dropout's; None means no dropout."""
@@ -76,28 +91,43 @@ class LanguageModel(Protocol):
         """Mean negative log likelihood of the batch's targets."""
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
-        """Whole sequences, however long: hidden states (b, t, d) of one stretch of columns after the other.
+        """Whole sequences, however long: hidden states (b, t, d) of one stretch of columns after
+        the other.
 
-        Of the inputs in row i of `ids` (B, T) the first counts[i] are real. Rows come longest first; b have not ended.
+        Of the inputs in row i of `ids` (B, T) the first counts[i] are real. Rows come longest
+        first; b have not ended.
         """
 
     def stepper(self, params: Params, rows: int) -> Step:
-        """Reading token by token: step(ids (R,), fresh (R,) bool) -> (R, d). A fresh row starts from an empty state."""
+        """Reading token by token: step(ids (R,), fresh (R,) bool) -> (R, d). A fresh row starts
+        from an empty state.
+        """
 
 
 def build(options: LanguageModelOptions) -> LanguageModel:
     from lexfed.models.lstm_lm import LstmLanguageModel  # both import this module
     from lexfed.models.transformer_lm import TransformerLanguageModel
 
-    return LstmLanguageModel(options) if options.name == "lstm" else TransformerLanguageModel(options)
+    if options.name == "lstm":
+        return LstmLanguageModel(options)
+    if options.name == "transformer":
+        return TransformerLanguageModel(options)
+    found: LanguageModel = own(options.name, "language_model.name")(options)
+    return found
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def windows(sequences: Sequence[Sequence[int]], context: int) -> list[list[int]]:
-    """Pieces of at most context + 1 tokens. The last of one is the first of the next, so each token is a target once."""
-    return [list(one[at : at + context + 1]) for one in sequences for at in range(0, len(one) - 1, context)]
+    """Pieces of at most context + 1 tokens. The last of one is the first of the next, so each token
+    is a target once.
+    """
+    return [
+        list(one[at : at + context + 1])
+        for one in sequences
+        for at in range(0, len(one) - 1, context)
+    ]
 
 
 def batches(windows: Sequence[Sequence[int]], size: int, seed: Seed) -> Iterator[TokenBatch]:
@@ -128,14 +158,20 @@ def _output(params: Params) -> tuple[Tensor, Tensor]:
 
 
 class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass
-    """mean of log sum exp(z) - z[target] with z = h W' + b, and its gradient (softmax(z) - onehot) / N, chunk by chunk.
+    """mean of log sum exp(z) - z[target] with z = h W' + b, and its gradient (softmax(z) - onehot)
+    / N, chunk by chunk.
 
-    The gradient is written over the logits, so that (N, V) numbers never exist: less memory, and faster for it.
+    The gradient is written over the logits, so that (N, V) numbers never exist: less memory, and
+    faster for it.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        to_hidden, to_weight, to_bias = torch.empty_like(hidden), torch.zeros_like(weight), torch.zeros_like(bias)
+        to_hidden, to_weight, to_bias = (
+            torch.empty_like(hidden),
+            torch.zeros_like(weight),
+            torch.zeros_like(bias),
+        )
         losses = []
         for at in range(0, len(targets), _CHUNK):
             h, y = hidden[at : at + _CHUNK], targets[at : at + _CHUNK, None]
@@ -159,7 +195,7 @@ class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradien
         return *(upstream * gradient for gradient in ctx.saved_tensors), None
 
 
-# --- scoring ----------------------------------------------------------------------------------------------------------
+# --- scoring --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -173,11 +209,14 @@ class Scored:
 def score(model: LanguageModel, params: Params, sequences: Sequence[Sequence[int]]) -> list[Scored]:
     """Every token but the first of each sequence, from all that the model can take in before it."""
     params = {name: value.detach() for name, value in params.items()}
-    order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))  # neighbours in length together
+    # neighbours in length together
+    order = sorted(range(len(sequences)), key=lambda i: -len(sequences[i]))
     scored: dict[int, Scored] = {}
     for start in range(0, len(order), _TOGETHER):
         some = order[start : start + _TOGETHER]
-        scored.update(zip(some, _score(model, params, pad([sequences[i] for i in some])), strict=True))
+        scored.update(
+            zip(some, _score(model, params, pad([sequences[i] for i in some])), strict=True)
+        )
     return [scored[i] for i in range(len(sequences))]
 
 
@@ -206,7 +245,9 @@ def _likelihood(params: Params, hidden: Tensor, targets: Tensor) -> tuple[Tensor
     return torch.cat(nll), torch.cat(best)
 
 
-def expected_tokens(model: LanguageModel, params: Params, sequences: Sequence[Sequence[int]]) -> Tensor:
+def expected_tokens(
+    model: LanguageModel, params: Params, sequences: Sequence[Sequence[int]]
+) -> Tensor:
     """How often the model expects each token at the places of these sequences, (V,)."""
     weight, bias = _output(params)
     total = torch.zeros(len(bias))
@@ -222,7 +263,7 @@ def expected_tokens(model: LanguageModel, params: Params, sequences: Sequence[Se
     return total
 
 
-# --- sampling ---------------------------------------------------------------------------------------------------------
+# --- sampling -------------------------------------------------------------------------------------
 
 
 def sample(
@@ -236,13 +277,17 @@ def sample(
     seed: Seed,
     rows: int = 256,
 ) -> Iterator[list[int]]:
-    """Sequences from BOS until EOS or `length` tokens, without either; so many that `count_tokens` were drawn, EOS too.
+    """Sequences from BOS until EOS or `length` tokens, without either; so many that `count_tokens`
+    were drawn, EOS too.
 
-    A row that ends begins anew at once. When there are enough tokens none begins, but those begun are finished: leaving
-    them out would leave out long ones more often than short ones.
+    A row that ends begins anew at once. When there are enough tokens none begins, but those begun
+    are finished: leaving them out would leave out long ones more often than short ones.
     """
     if not temperature > 0 or min(length, rows) < 1 or bos == eos:
-        raise ConfigError("sampling needs a temperature above 0, at least one token and row, and an EOS that is not BOS")
+        raise ConfigError(
+            "sampling needs a temperature above 0, at least one token and row, and an EOS that is "
+            "not BOS"
+        )
     params = {name: value.detach() for name, value in params.items()}
     step, generator = model.stepper(params, rows), torch_generator(seed)
     ids, fresh = torch.full((rows,), bos), torch.ones(rows, dtype=torch.bool)
@@ -252,12 +297,7 @@ def sample(
         hidden, uniform = step(ids, fresh), torch.rand(rows, 1, generator=generator)
         tokens = _draw(params, hidden[alive], bos, temperature, uniform[alive])
         ids[alive], drawn = tokens, drawn + len(alive)
-        ended = []
-        for row, token in zip(alive, tokens.tolist(), strict=True):
-            if token != eos:
-                texts[row].append(token)
-            if token == eos or len(texts[row]) == length:
-                ended.append(row)
+        ended = _appended(texts, alive, tokens.tolist(), eos, length)
         for row in ended:
             yield texts[row]
             texts[row] = []
@@ -266,11 +306,28 @@ def sample(
         alive = alive if drawn < count_tokens else [row for row in alive if not fresh[row]]
 
 
-def _draw(params: Params, hidden: Tensor, bos: int, temperature: float, uniform: Tensor) -> Tensor:  # (R,)
-    """The token at which the cumulative chance passes a uniform number (R, 1): ten times as fast as torch.multinomial."""
+def _appended(
+    texts: list[list[int]], alive: list[int], tokens: list[int], eos: int, length: int
+) -> list[int]:
+    """Each text longer by its token; which of them have ended."""
+    ended = []
+    for row, token in zip(alive, tokens, strict=True):
+        if token != eos:
+            texts[row].append(token)
+        if token == eos or len(texts[row]) == length:
+            ended.append(row)
+    return ended
+
+
+# (R,)
+def _draw(params: Params, hidden: Tensor, bos: int, temperature: float, uniform: Tensor) -> Tensor:
+    """The token at which the cumulative chance passes a uniform number (R, 1): ten times as fast as
+    torch.multinomial.
+    """
     weight, bias = _output(params)
     z = torch.addmm(bias, hidden, weight.t()) / temperature  # (R, V)
     z[:, bos] = -torch.inf
     cumulative = torch.softmax(z, 1).cumsum(1)
-    # rounding makes the whole not quite 1; uniform is below 1, so this is below the whole, and no token of chance 0 is met
+    # rounding makes the whole not quite 1; uniform is below 1, so this is below the whole, and no
+    # token of chance 0 is met
     return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)

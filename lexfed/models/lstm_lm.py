@@ -1,10 +1,12 @@
-"""An LSTM language model: embed, read from left to right, and ask every row of the output how well it comes next.
+"""An LSTM language model: embed, read from left to right, and ask every row of the output how well
+it comes next.
 
-    x_t           = E[token t]
-    h_t^l, c_t^l  = LSTM_l(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l)      l = 1 .. layers, h^0 = x, all as wide as E
-    logits_t      = h_t W' + b
+    x_t          = E[token t]
+    h_t^l, c_t^l = LSTM_l(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l) l = 1 .. layers, h^0 = x, all as wide as E
+    logits_t     = h_t W' + b
 
-Dropout is on x and on the last layer's h. Between layers torch's own would read the global generator.
+Dropout is on x and on the last layer's h. Between layers torch's own would read the global
+generator.
 """
 
 from collections.abc import Iterator
@@ -16,7 +18,15 @@ from torch import Tensor
 
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
-from lexfed.models.language_model import BIAS, EMBEDDING, OUTPUT, LanguageModelOptions, Step, TokenBatch, next_token_loss
+from lexfed.models.language_model import (
+    BIAS,
+    EMBEDDING,
+    OUTPUT,
+    LanguageModelOptions,
+    Step,
+    TokenBatch,
+    next_token_loss,
+)
 from lexfed.models.model import dropout
 
 _STRETCH = 64  # columns of a long sequence that are read at once
@@ -33,7 +43,9 @@ class LstmLanguageModel:
 
         # one generator per parameter: the size of one never moves the start of another
         def uniform(name: str, *shape: int) -> Tensor:
-            return torch.empty(shape).uniform_(-(d**-0.5), d**-0.5, generator=torch_generator(derive(seed, name)))
+            return torch.empty(shape).uniform_(
+                -(d**-0.5), d**-0.5, generator=torch_generator(derive(seed, name))
+            )
 
         params = {EMBEDDING: uniform(EMBEDDING, vocab_size, d)}
         for name in self._names():
@@ -68,12 +80,18 @@ class LstmLanguageModel:
 
         return step
 
-    def _run(self, params: Params, ids: Tensor, state: State, seed: Seed | None = None) -> tuple[Tensor, State]:
+    def _run(
+        self, params: Params, ids: Tensor, state: State, seed: Seed | None = None
+    ) -> tuple[Tensor, State]:
         generator = None if seed is None else torch_generator(seed)
-        x = dropout(F.embedding(ids, params[EMBEDDING]), self.options.dropout, generator)  # (B, T, d)
+        # (B, T, d)
+        x = dropout(F.embedding(ids, params[EMBEDDING]), self.options.dropout, generator)
         weights = [params[name] for name in self._names()]
-        # padded, not packed: padding comes last, so nothing real is read after it, and packing is no faster
-        states, h, c = torch.lstm(x, state, weights, True, self.options.layers, 0.0, True, False, True)
+        # padded, not packed: padding comes last, so nothing real is read after it, and packing is
+        # no faster
+        states, h, c = torch.lstm(
+            x, state, weights, True, self.options.layers, 0.0, True, False, True
+        )
         return dropout(states, self.options.dropout, generator), (h, c)
 
     def _empty(self, rows: int) -> State:

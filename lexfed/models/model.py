@@ -15,16 +15,17 @@ from lexfed.core.seeds import Seed, torch_generator
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The `[model]` table. Defaults are FedeVocab's BiLSTM (1,446,002 parameters above the embedding, two classes)."""
+    """The `[model]` table. Defaults are FedeVocab's BiLSTM (1,446,002 parameters above the
+    embedding, two classes).
+    """
 
     name: str = "bilstm"  # or "minilm", or a Hugging Face encoder by hub name or folder
-    # of the BiLSTM
-    embedding: int = 300
-    hidden: int = 300
-    dropout: float = 0.5
+    embedding: int = 300  # of the BiLSTM: numbers of a word's vector
+    hidden: int = 300  # of the BiLSTM: its state, in each direction
+    dropout: float = 0.5  # of the BiLSTM: share of numbers left out in a training step
+    # of the BiLSTM: how the states of a text become one
     pooling: Literal["mean", "attention"] = "mean"
-    # of a Hugging Face encoder
-    pretrained: bool = True
+    pretrained: bool = True  # of a Hugging Face encoder: start from its published weights
 
     def __post_init__(self) -> None:
         if self.embedding < 1 or self.hidden < 1:
@@ -61,7 +62,9 @@ class Classifier(Protocol):
         """The name of the parameter with a row for every token."""
 
     def depth(self, name: str) -> int:
-        """Where a parameter is: EMBEDDING, ENCODER or HEAD. Methods that part a model part it here."""
+        """Where a parameter is: EMBEDDING, ENCODER or HEAD. Methods that part a model part it
+        here.
+        """
 
 
 EMBEDDING, ENCODER, HEAD = range(3)
@@ -73,7 +76,8 @@ PROJECTION = "embedding.projection"  # from a table of another dimension
 
 @runtime_checkable
 class WordClassifier(Classifier, Protocol):
-    """One that reads word vectors. Any table of them can be put under it as `TABLE`, so a client may have its own.
+    """One that reads word vectors. Any table of them can be put under it as `TABLE`, so a client
+    may have its own.
 
     `embed` is how it must look words up, so that the rows of `BEYOND` and a `PROJECTION` count too.
     """
@@ -88,7 +92,9 @@ class WordClassifier(Classifier, Protocol):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Those of them that multiply word vectors: what they move by lies in the span of a client's words."""
+        """Those of them that multiply word vectors: what they move by lies in the span of a
+        client's words.
+        """
 
 
 def embed(params: Params, ids: Tensor) -> Tensor:
@@ -116,13 +122,17 @@ def shuffled(examples: Sequence[Example], size: int, seed: Seed) -> Iterator[Bat
 
 
 def by_length(examples: Sequence[Example], size: int) -> Iterator[Batch]:
-    """All examples, neighbours in length together: the order for evaluation, where it does not matter."""
+    """All examples, neighbours in length together: the order for evaluation, where it does not
+    matter.
+    """
     ordered = sorted(examples, key=lambda example: len(example.ids))
     for start in range(0, len(ordered), size):
         yield collate(ordered[start : start + size])
 
 
-def dropout(x: Tensor, rate: float, generator: torch.Generator | None, whole_rows: bool = False) -> Tensor:
+def dropout(
+    x: Tensor, rate: float, generator: torch.Generator | None, whole_rows: bool = False
+) -> Tensor:
     """Inverted dropout from its own generator: nothing reads torch's global one."""
     if generator is None or rate == 0:
         return x

@@ -1,4 +1,6 @@
-"""Models by name: ours, one of the user's own (`package.module:MODEL`), or any Hugging Face encoder."""
+"""Models by name: ours, one of the user's own (`package.module:MODEL`), or any Hugging Face
+encoder.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,10 +15,12 @@ from lexfed.models.model import Classifier, ModelOptions
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A model as a configuration names it: `model.name = "name"`, or `model.name = "package.module:MODEL"`.
+    """A model as a configuration names it: `model.name = "name"`, or `model.name =
+    "package.module:MODEL"`.
 
-    `build(options, classes)`, or `build(options, classes, word_dropout)` if it can leave out whole words in training.
-    A model that reads words shares the federation's word list. One that does not brings a tokenizer of its own.
+    `build(options, classes)`, or `build(options, classes, word_dropout)` if it can leave out whole
+    words in training. A model that reads words shares the federation's word list. One that does not
+    brings a tokenizer of its own.
     """
 
     build: Callable[..., Classifier]

@@ -2,9 +2,10 @@
 
     loss of a pair (centre c, context o) = -log s(v_c . u_o) - sum over K negatives n of log s(-v_c . u_n)
 
-v are rows of the input table, u of the output table. All contexts of one centre share its negatives, so the negative term
-is the same for each of them: it is computed once per centre, times the number of contexts. That is exact, and five times
-less work. Every loop works on touched rows only (the caller gathers them), so its cost does not grow with the vocabulary.
+v are rows of the input table, u of the output table. All contexts of one centre share its
+negatives, so the negative term is the same for each of them: it is computed once per centre, times
+the number of contexts. That is exact, and five times less work. Every loop works on touched rows
+only (the caller gathers them), so its cost does not grow with the vocabulary.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ Offsets = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 _STEP = uint64(0x9E3779B97F4A7C15)
-FAST = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order, so that they vectorise; infinity and NaN stay themselves
+# sums in any order, so that they vectorise; infinity and NaN stay themselves
+FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -40,7 +42,9 @@ class Text:
 
 @dataclass(frozen=True, eq=False)
 class Unigrams:
-    """What training needs to know of word frequencies: whom to skip, and whom to draw as a negative."""
+    """What training needs to know of word frequencies: whom to skip, and whom to draw as a
+    negative.
+    """
 
     keep: Floats  # (V,) chance that an occurrence stays (subsampling of frequent words)
     table: Ints  # each word as often as count^(3/4) says: a draw is one look-up
@@ -52,7 +56,10 @@ def unigrams(counts: npt.NDArray[np.int64], subsample: float, size: int = 1 << 2
     weight = np.maximum(counts, 1) ** 0.75
     edges = np.round(np.cumsum(weight) / weight.sum() * max(size, 4 * len(counts))).astype(np.int64)
     times = np.maximum(np.diff(edges, prepend=0), 1)  # every word can be drawn
-    return Unigrams(np.minimum(keep, 1).astype(np.float32), np.repeat(np.arange(len(counts), dtype=np.int32), times))
+    return Unigrams(
+        np.minimum(keep, 1).astype(np.float32),
+        np.repeat(np.arange(len(counts), dtype=np.int32), times),
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -83,7 +90,9 @@ def draw(table, shape, seed):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def windows(starts, window, seed):  # type: ignore[no-untyped-def]
-    """Word2vec's dynamic window: for each position, where its contexts begin and end (its own position included)."""
+    """Word2vec's dynamic window: for each position, where its contexts begin and end (its own
+    position included).
+    """
     n = starts[-1]
     low, high = np.empty(n, np.int64), np.empty(n, np.int64)
     state = uint64(seed)
@@ -95,55 +104,62 @@ def windows(starts, window, seed):  # type: ignore[no-untyped-def]
     return low, high
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
-def sgd_pass(v_table, u_table, centres, words, low, high, negatives, weight, lr_from, lr_to, v_counts, u_counts):  # type: ignore[no-untyped-def]
-    """One pass of SGD over a text, in place. Returns the loss of every 16th centre's pairs, and how many those were.
+@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+def _dot(v, u):  # type: ignore[no-untyped-def]
+    dot = np.float32(0)
+    for k in range(len(v)):
+        dot += v[k] * u[k]
+    return dot
 
-    Counts are of pairs: a negative drawn for a centre with six contexts moves its row as six pairs would.
 
-    `weight` is what one drawn negative counts for. Tables hold gathered rows: `centres` and `words` are the text, as
-    places in the one and in the other.
+@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+def _move(v, u, step, g):  # type: ignore[no-untyped-def]
+    """A pair's gradient, g times each other: the context's row at once, the centre's when all its
+    pairs were met.
     """
-    d, n = v_table.shape[1], len(centres)
-    step = np.empty(d, np.float32)
+    for k in range(len(v)):
+        step[k] += g * u[k]
+        u[k] += g * v[k]
+
+
+@njit(nogil=True, cache=True, fastmath=FAST)
+def sgd_pass(v_table, u_table, text, windows, negatives, weight, rates, counts):  # type: ignore[no-untyped-def]
+    """One pass of SGD over a text, in place; the loss of every 16th centre's pairs, and how many.
+
+    Tables hold gathered rows. `text` is the centres and the words, as places in the two; `windows`
+    where contexts begin and end; `rates` the learning rate at the beginning and at the end.
+    `weight` is what one drawn negative counts for. Counts are of pairs: a negative drawn for a
+    centre with six contexts moves its row as six pairs would.
+    """
+    centres, words = text
+    low, high = windows
+    v_counts, u_counts = counts
+    step, n = np.empty(v_table.shape[1], np.float32), len(centres)
     one, loss, met = np.float32(1), 0.0, 0
     for i in range(n):
         contexts = high[i] - low[i] - 1
         if contexts <= 0:
             continue
-        lr = np.float32(lr_from + (lr_to - lr_from) * i / n)
-        v = v_table[centres[i]]
+        lr, v = np.float32(rates[0] + (rates[1] - rates[0]) * i / n), v_table[centres[i]]
         v_counts[centres[i]] += contexts
-        for k in range(d):
-            step[k] = 0
+        step[:] = 0
         for j in range(low[i], high[i]):
             if j == i:
                 continue
             u = u_table[words[j]]
             u_counts[words[j]] += 1
-            dot = np.float32(0)
-            for k in range(d):
-                dot += v[k] * u[k]
-            g = lr / (one + np.exp(dot))  # lr * (1 - s(dot))
+            dot = _dot(v, u)
             if i % 16 == 0:
                 loss += softplus(-dot)
-            for k in range(d):
-                step[k] += g * u[k]
-                u[k] += g * v[k]
+            _move(v, u, step, lr / (one + np.exp(dot)))  # lr * (1 - s(dot))
         for q in range(negatives.shape[1]):
             u = u_table[negatives[i, q]]
             u_counts[negatives[i, q]] += contexts
-            dot = np.float32(0)
-            for k in range(d):
-                dot += v[k] * u[k]
-            g = -lr * np.float32(weight * contexts) / (one + np.exp(-dot))
+            dot = _dot(v, u)
             if i % 16 == 0:
                 loss += weight * contexts * softplus(dot)
-            for k in range(d):
-                step[k] += g * u[k]
-                u[k] += g * v[k]
-        for k in range(d):
-            v[k] += step[k]
+            _move(v, u, step, -lr * np.float32(weight * contexts) / (one + np.exp(-dot)))
+        v += step
         if i % 16 == 0:
             met += contexts
     return loss, met
@@ -166,9 +182,11 @@ def batch_pairs(tokens, low, high, size):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, fastmath=FAST)
 def batch_gradient(v_rows, u_rows, centres, contexts, negatives, weight, v_counts, u_counts):  # type: ignore[no-untyped-def]
-    """Gradient of the summed loss of a batch whose pairs all share the same negatives, by gathered rows; and that loss.
+    """Gradient of the summed loss of a batch whose pairs all share the same negatives, by gathered
+    rows; and that loss.
 
-    The negative term of all pairs of one centre word is one row of a small matrix product, times their number.
+    The negative term of all pairs of one centre word is one row of a small matrix product, times
+    their number.
     """
     grad_v, grad_u = np.zeros_like(v_rows), np.zeros_like(u_rows)
     pairs, d, one, loss = len(centres), v_rows.shape[1], np.float32(1), 0.0
@@ -194,7 +212,8 @@ def batch_gradient(v_rows, u_rows, centres, contexts, negatives, weight, v_count
     grad_v += np.dot(scores, drawn)
     moved = np.dot(scores.T, v_rows)  # (S, d)
     for s in range(len(negatives)):
-        u_counts[negatives[s]] += max(1, np.int64(weight * pairs))  # every pair moves it, by `weight`
+        # every pair moves it, by `weight`
+        u_counts[negatives[s]] += max(1, np.int64(weight * pairs))
         for k in range(d):
             grad_u[negatives[s], k] += moved[s, k]
     return grad_v, grad_u, loss

@@ -1,8 +1,9 @@
 """The ledger: what was released about whom, and what it costs.
 
-A mechanism writes down its noisy releases; an accountant reads them. The two are apart, so that the same ledger can be
-read with a tighter accountant later. An epsilon counts for one unit (a user, a document, an organisation) and against
-those who see what was released; neighbours differ by one unit, added or removed.
+A mechanism writes down its noisy releases; an accountant reads them. The two are apart, so that the
+same ledger can be read with a tighter accountant later. An epsilon counts for one unit (a user, a
+document, an organisation) and against those who see what was released; neighbours differ by one
+unit, added or removed.
 """
 
 import logging
@@ -23,12 +24,16 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         if not self.noise > 0:
-            raise PrivacyError("a release without noise has no finite epsilon: raise the noise above 0")
+            raise PrivacyError(
+                "a release without noise has no finite epsilon: raise the noise above 0"
+            )
 
 
 @dataclass(frozen=True)
 class SampledGaussian:
-    """The same, of a cohort that each unit joins by its own coin, heads with this probability, and that stays secret."""
+    """The same, of a cohort that each unit joins by its own coin, heads with this probability, and
+    that stays secret.
+    """
 
     noise: float
     probability: float
@@ -36,12 +41,16 @@ class SampledGaussian:
     def __post_init__(self) -> None:
         Gaussian(self.noise)
         if not 0 < self.probability <= 1:
-            raise PrivacyError(f"a sampling probability is above 0 and at most 1, not {self.probability:g}")
+            raise PrivacyError(
+                f"a sampling probability is above 0 and at most 1, not {self.probability:g}"
+            )
 
 
 @dataclass(frozen=True)
 class Pure:
-    """An answer of which any two units' laws are within e^epsilon of each other: local randomisation."""
+    """An answer of which any two units' laws are within e^epsilon of each other: local
+    randomisation.
+    """
 
     epsilon: float
 
@@ -61,8 +70,10 @@ class Release:
     unit: Unit
     event: Event
     count: int = 1  # times in a row
-    delta: float = 0.0  # of each, beside the event's: the chance that more was released than it says
-    group: str = ""  # of units, where they are parted: what is released about one group costs the others nothing
+    # of each, beside the event's: the chance that more was released than it says
+    delta: float = 0.0
+    # of units, where they are parted: what is released about one group costs the others nothing
+    group: str = ""
 
 
 Ledger = tuple[Release, ...]
@@ -71,7 +82,12 @@ Ledger = tuple[Release, ...]
 def charge(ledger: Ledger, unit: Unit, event: Event, delta: float = 0.0, group: str = "") -> Ledger:
     """One release more. The same one again only counts: five thousand rounds are one entry."""
     last = ledger[-1] if ledger else None
-    if last is not None and (last.unit, last.event, last.delta, last.group) == (unit, event, delta, group):
+    if last is not None and (last.unit, last.event, last.delta, last.group) == (
+        unit,
+        event,
+        delta,
+        group,
+    ):
         return (*ledger[:-1], replace(last, count=last.count + 1))
     return (*ledger, Release(unit, event, 1, delta, group))
 
@@ -79,14 +95,20 @@ def charge(ledger: Ledger, unit: Unit, event: Event, delta: float = 0.0, group: 
 LARGE = 50.0  # an epsilon above it promises nothing, and PLD may take for ever to find it
 
 
-def epsilon(ledger: Ledger, unit: Unit, delta: float, accountant: Literal["pld", "rdp"] = "pld") -> float:
-    """The epsilon of all releases about this unit together, at this delta. `rdp` is faster and looser than `pld`.
+def epsilon(
+    ledger: Ledger, unit: Unit, delta: float, accountant: Literal["pld", "rdp"] = "pld"
+) -> float:
+    """The epsilon of all releases about this unit together, at this delta. `rdp` is faster and
+    looser than `pld`.
 
-    No unit is in two groups, so the dearest group is what anybody pays. Where RDP says more than 50, its figure stands.
+    No unit is in two groups, so the dearest group is what anybody pays. Where RDP says more than
+    50, its figure stands.
     """
     own = [release for release in ledger if release.unit == unit]
     groups = {release.group for release in own} or {""}
-    return max(_dearest([r for r in own if r.group in ("", group)], delta, accountant) for group in groups)
+    return max(
+        _dearest([r for r in own if r.group in ("", group)], delta, accountant) for group in groups
+    )
 
 
 def _dearest(own: Sequence[Release], delta: float, accountant: Literal["pld", "rdp"]) -> float:
@@ -98,10 +120,15 @@ def _composed(own: Sequence[Release], delta: float, accountant: Literal["pld", "
     import dp_accounting  # a second and a half: only who asks for an epsilon waits
     from dp_accounting import pld, rdp
 
-    logging.getLogger("absl").setLevel(logging.ERROR)  # it tells of every order of Renyi's that it leaves out
+    # it tells of every order of Renyi's that it leaves out
+    logging.getLogger("absl").setLevel(logging.ERROR)
 
-    pure = sum(release.count * release.event.epsilon for release in own if isinstance(release.event, Pure))
-    noisy = [(release.event, release.count) for release in own if not isinstance(release.event, Pure)]
+    pure = sum(
+        release.count * release.event.epsilon for release in own if isinstance(release.event, Pure)
+    )
+    noisy = [
+        (release.event, release.count) for release in own if not isinstance(release.event, Pure)
+    ]
     left = delta - sum(release.count * release.delta for release in own)
     if left <= 0 and own:
         return float("inf")
@@ -109,7 +136,9 @@ def _composed(own: Sequence[Release], delta: float, accountant: Literal["pld", "
         return pure
     # whatever the accountant: add or remove one
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    total = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant](neighboring_relation=relation)
+    total = {"pld": pld.PLDAccountant, "rdp": rdp.RdpAccountant}[accountant](
+        neighboring_relation=relation
+    )
     for event, count in noisy:
         noise = dp_accounting.GaussianDpEvent(event.noise)
         if isinstance(event, SampledGaussian):
@@ -119,7 +148,9 @@ def _composed(own: Sequence[Release], delta: float, accountant: Literal["pld", "
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """The deviation of a Gaussian that costs this epsilon at this delta; rounded up, so that no accountant finds more."""
+    """The deviation of a Gaussian that costs this epsilon at this delta; rounded up, so that no
+    accountant finds more.
+    """
     import dp_accounting
 
     return float(dp_accounting.get_sigma_gaussian(epsilon, delta)) * (1 + 1e-4)
@@ -146,14 +177,20 @@ def from_json(entries: Sequence[Mapping[str, Any]]) -> Ledger:
 
 
 def _release(entry: Mapping[str, Any]) -> Release:
-    """One entry; an event that is not known is refused, not left out: what it cost would be missing."""
+    """One entry; an event that is not known is refused, not left out: what it cost would be
+    missing.
+    """
     try:
         fields = dict(entry)
         unit, name, count, delta = (fields.pop(key) for key in ("unit", "event", "count", "delta"))
         group = fields.pop("group", "")
         event = KINDS[name](**{key: float(value) for key, value in fields.items()})
         good = (
-            unit in get_args(Unit) and isinstance(group, str) and type(count) is int and count > 0 and 0 <= float(delta) < 1
+            unit in get_args(Unit)
+            and isinstance(group, str)
+            and type(count) is int
+            and count > 0
+            and 0 <= float(delta) < 1
         )
     except (KeyError, TypeError, ValueError, PrivacyError) as error:
         raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}") from error

@@ -1,4 +1,6 @@
-"""What a client does to its update before it leaves, and the server to the sum before it is used."""
+"""What a client does to its update before it leaves, and the server to the sum before it is
+used.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ class Asked:
 class Releaser(Protocol):
     """The server's half: all that a round needs."""
 
-    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
+    def release(
+        self, total: Update, asked: Asked, state: Params, noise: Seed
+    ) -> tuple[Update, Params]:
         """The step that the sum stands for, and the mechanism's next state."""
 
 
@@ -36,7 +40,9 @@ class Mechanism(Releaser, Protocol):
     def tell(self, state: Params) -> Mapping[str, Meta]:
         """What clients are told beside the model."""
 
-    def bound(self, delta: Params, examples: int, loss: float, message: Message, seed: Seed) -> Update:
+    def bound(
+        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+    ) -> Update:
         """Client: the update to send. Every entry adds up over clients."""
 
 
@@ -51,25 +57,35 @@ class Account(Protocol):
         """The ledger with this exchange in it; `BudgetSpent` if it can't be paid for."""
 
     def of(self, group: str) -> "Account":
-        """Of one of several groups of users that have nobody in common: each pays for its own rounds."""
+        """Of one of several groups of users that have nobody in common: each pays for its own
+        rounds.
+        """
 
 
 @dataclass(frozen=True)
 class NoPrivacy:
-    """Example weights, p_k = n_k / sum n: clients send n_k * delta_k and n_k, the server divides the sums."""
+    """Example weights, p_k = n_k / sum n: clients send n_k * delta_k and n_k, the server divides
+    the sums.
+    """
 
     def tell(self, state: Params) -> Mapping[str, Meta]:
         return {}
 
-    def bound(self, delta: Params, examples: int, loss: float, message: Message, seed: Seed) -> Update:
+    def bound(
+        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+    ) -> Update:
         weight = torch.tensor(float(examples))
         weighted = {name: value * weight for name, value in delta.items()}
         return {**under("delta", weighted), "weight": weight, "loss": torch.tensor(loss) * weight}
 
-    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
+    def release(
+        self, total: Update, asked: Asked, state: Params, noise: Seed
+    ) -> tuple[Update, Params]:
         if not total:  # nobody came: no step
             return {}, state
-        return {name: dense(value) / dense(total["weight"]) for name, value in deltas(total).items()}, state
+        return {
+            name: dense(value) / dense(total["weight"]) for name, value in deltas(total).items()
+        }, state
 
 
 @dataclass(frozen=True)
@@ -89,7 +105,11 @@ UNPAID = Unpaid()
 
 
 def deltas(update: Update) -> Update:
-    return {name.removeprefix("delta/"): value for name, value in update.items() if name.startswith("delta/")}
+    return {
+        name.removeprefix("delta/"): value
+        for name, value in update.items()
+        if name.startswith("delta/")
+    }
 
 
 def dense(value: Tensor | Rows) -> Tensor:

@@ -1,22 +1,26 @@
-"""Where noise comes from: derived from the seed in a simulation, from the operating system in a deployment.
+"""Where noise comes from: derived from the seed in a simulation, from the operating system in a
+deployment.
 
-Floating-point noise gives itself away by its last bits (Mironov, CCS 2012). So noise that must protect somebody is a
-discrete Gaussian (Canonne, Kamath, Steinke, NeurIPS 2020), on a grid that is a power of two:
+Floating-point noise gives itself away by its last bits (Mironov, CCS 2012). So noise that must
+protect somebody is a discrete Gaussian (Canonne, Kamath, Steinke, NeurIPS 2020), on a grid that is
+a power of two:
 
-    client:   clip to norm S;  round towards zero to the grid        [the norm never grows: S still bounds it]
-    server:   add up exactly (float64, or integers);  add grid * N_Z(0, sigma^2),  sigma = ceil(deviation / grid)
+    client: clip to norm S;  round towards zero to the grid        [the norm never grows: S still bounds it]
+    server: add up exactly (float64, or integers);  add grid * N_Z(0, sigma^2),  sigma = ceil(deviation / grid)
 
-The rounding must come before the sum: rounding the sum would move it by more than S per client. Total and noise are then
-both multiples of the grid, and their floating-point sum is a function of the exact one (IEEE rounds correctly), so what
-it loses is post-processing. The grid leaves 2^19 <= sigma <= 2^20: the noise is exact in the 24 bits of float32 up to
-sixteen deviations. A cost computed for the continuous Gaussian holds: integer shifts of the discrete one have no larger
-Renyi divergence, and their privacy loss distribution differs by terms of order 1 / sigma^2, below 1e-11.
+The rounding must come before the sum: rounding the sum would move it by more than S per client.
+Total and noise are then both multiples of the grid, and their floating-point sum is a function of
+the exact one (IEEE rounds correctly), so what it loses is post-processing. The grid leaves 2^19 <=
+sigma <= 2^20: the noise is exact in the 24 bits of float32 up to sixteen deviations. A cost
+computed for the continuous Gaussian holds: integer shifts of the discrete one have no larger Renyi
+divergence, and their privacy loss distribution differs by terms of order 1 / sigma^2, below 1e-11.
 
-Sampling is exact and uses integers only. The split is Karney's (ACM TOMS 2016): |n| = k sigma + j, j < sigma, x = j / sigma,
+Sampling is exact and uses integers only. The split is Karney's (ACM TOMS 2016): |n| = k sigma + j,
+j < sigma, x = j / sigma,
 
     exp(-n^2 / 2 sigma^2) = exp(-1/2)^(k^2) exp(-x)^k exp(-x^2 / 2)
 
-    k <- how often a coin of exp(-1/2) falls heads in a row, kept with exp(-1/2)^(k (k - 1));   j <- uniform below sigma
+    k <- how often a coin of exp(-1/2) falls heads in a row, kept with exp(-1/2)^(k (k - 1)); j <- uniform below sigma
     keep with exp(-x)^k exp(-x^2 / 2);   a fair sign;   reject -0
 
 The time it takes depends on the draws: do not let others time it.
@@ -40,7 +44,9 @@ Coins = npt.NDArray[np.bool_]
 
 
 def gaussian(like: Params, deviation: float, seed: Seed) -> Params:
-    """Noise for a simulation, from the seed and the parameter's name. Who has the seed can take it off again."""
+    """Noise for a simulation, from the seed and the parameter's name. Who has the seed can take it
+    off again.
+    """
     if not 0 <= deviation < math.inf:
         raise PrivacyError(f"noise has a deviation of 0 or more, not {deviation:g}")
     return {
@@ -52,35 +58,48 @@ def gaussian(like: Params, deviation: float, seed: Seed) -> Params:
 def grid_of(deviation: float) -> float:
     """The grid on which noise of this deviation is drawn, and to which clients round."""
     if not 2.0**-100 < deviation < 2.0**100:  # float32 must hold the grid
-        raise PrivacyError(f"noise of deviation {deviation:g} can't be drawn: it is above 0 and of an ordinary size")
+        raise PrivacyError(
+            f"noise of deviation {deviation:g} can't be drawn: it is above 0 and of an ordinary "
+            "size"
+        )
     return 2.0 ** (math.frexp(deviation)[1] - 1 - BITS)
 
 
 def towards_zero(params: Params, grid: float) -> Params:
     """Every value to the multiple of the grid next to it on the side of zero, exactly."""
     if not (grid > 0 and math.frexp(grid)[0] == 0.5):
-        raise PrivacyError(f"a grid is a power of two, so that its multiples are exact: not {grid:g}")
-    return {name: torch.trunc(value / grid) * grid + 0.0 for name, value in params.items()}  # -0.0 would still tell a sign
+        raise PrivacyError(
+            f"a grid is a power of two, so that its multiples are exact: not {grid:g}"
+        )
+    # -0.0 would still tell a sign
+    return {name: torch.trunc(value / grid) * grid + 0.0 for name, value in params.items()}
 
 
 def fresh_noise(like: Params, deviation: float, grid: float = math.inf) -> Params:
-    """Noise that nobody can draw again: multiples of `grid_of(deviation)`, or of the clients' grid where that is finer.
+    """Noise that nobody can draw again: multiples of `grid_of(deviation)`, or of the clients' grid
+    where that is finer.
 
     In float32 exact up to sixteen deviations if the grid is its own; in float64 always.
     """
     grid = min(grid, grid_of(deviation))
     draws = torch.from_numpy(discrete_gaussian(count(like), math.ceil(deviation / grid)))
     parts = torch.split(draws.double() * grid, [value.numel() for value in like.values()])
-    return {name: part.to(value.dtype).reshape(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+    return {
+        name: part.to(value.dtype).reshape(value.shape)
+        for (name, value), part in zip(like.items(), parts, strict=True)
+    }
 
 
 def discrete_gaussian(count: int, sigma: int) -> Integers:
-    """So many integers n with probability proportional to exp(-n^2 / 2 sigma^2), from the operating system's generator."""
+    """So many integers n with probability proportional to exp(-n^2 / 2 sigma^2), from the operating
+    system's generator.
+    """
     if not 1 <= sigma <= 1 << 30:  # 2 sigma^2 and k sigma stay below 2^63
         raise PrivacyError(f"a discrete Gaussian has a whole sigma from 1 to 2^30, not {sigma}")
     blocks, missing = [np.empty(0, np.int64)], count
     while missing > 0:
-        blocks.append(_accepted(min(BLOCK, 2 * missing + 16), sigma)[:missing])  # about half are accepted
+        # about half are accepted
+        blocks.append(_accepted(min(BLOCK, 2 * missing + 16), sigma)[:missing])
         missing -= len(blocks[-1])
     return np.concatenate(blocks)
 
@@ -120,8 +139,8 @@ def _exp_coins(numerator: Integers, denominator: int, times: Integers) -> Coins:
 
 
 def _exp_coin(numerator: Integers, denominator: int) -> Coins:
-    """Heads with probability exp(-g), g = numerator / denominator <= 1: draw coins of g/1, g/2, g/3 ... until one falls
-    tails, and see whether that was an odd one [Alg. 1]."""
+    """Heads with probability exp(-g), g = numerator / denominator <= 1: draw coins of g/1, g/2, g/3
+    ... until one falls tails, and see whether that was an odd one [Alg. 1]."""
     heads, alive, turn = np.empty(len(numerator), np.bool_), np.arange(len(numerator)), 1
     while len(alive):
         goes_on = _below(denominator, len(alive)) < numerator[alive]

@@ -1,15 +1,17 @@
-"""Which words may be told under differential privacy: DP-SIPS (Swanberg, Desfontaines, Haney, 2023).
+"""Which words may be told under differential privacy: DP-SIPS (Swanberg, Desfontaines, Haney,
+2023).
 
     three passes i, each with four times the budget of the one before:
         document:  share a weight of norm 1 among its words that are not released yet, at most L of them
         server:    add noise N(0, sigma_i^2) to the weight of every word that somebody sent
                    release the words whose noisy weight is above rho_i
 
-Frequent words go first, for little budget, and then leave their weight to the others. A word of one document alone is
-released with probability at most delta_i; all else is a Gaussian mechanism of sensitivity 1. So one document costs
-(epsilon, delta) in all, for anyone who reads the released words *and* their noisy weights. The server is trusted with
-the weights: it adds the noise. In a simulation noise is derived from the seed; a deployment must draw it from the
-operating system, and charge a pass before its words leave.
+Frequent words go first, for little budget, and then leave their weight to the others. A word of one
+document alone is released with probability at most delta_i; all else is a Gaussian mechanism of
+sensitivity 1. So one document costs (epsilon, delta) in all, for anyone who reads the released
+words *and* their noisy weights. The server is trusted with the weights: it adds the noise. In a
+simulation noise is derived from the seed; a deployment must draw it from the operating system, and
+charge a pass before its words leave.
 """
 
 import math
@@ -20,7 +22,9 @@ from statistics import NormalDist
 from lexfed.core.seeds import Seed, numpy_generator
 from lexfed.privacy.accounting import Gaussian, Ledger, charge, gaussian_noise
 
-GROWTH = (1, 4, 16)  # of sum 1 / sigma_i^2; on text8 it released as many words as any other, and 1.5 times those of one pass
+# of sum 1 / sigma_i^2; on text8 it released as many words as any other, and 1.5 times those of one
+# pass
+GROWTH = (1, 4, 16)
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,9 @@ class Pass:
 
 
 def passes(epsilon: float, delta: float, words: int) -> tuple[Pass, ...]:
-    """The passes that cost (epsilon, delta) together: half of delta is the Gaussians', half the thresholds'."""
+    """The passes that cost (epsilon, delta) together: half of delta is the Gaussians', half the
+    thresholds'.
+    """
     sigma, steps = gaussian_noise(epsilon, delta / 2), []
     for growth in GROWTH:
         share = growth / sum(GROWTH)
@@ -41,20 +47,24 @@ def passes(epsilon: float, delta: float, words: int) -> tuple[Pass, ...]:
 
 
 def threshold(sigma: float, delta: float, words: int) -> float:
-    """Above it a document's own words, t <= `words` of weight 1/sqrt(t), come by noise with probability delta at most:
+    """Above it a document's own words, t <= `words` of weight 1/sqrt(t), come by noise with
+    probability delta at most:
 
     rho = max over t of 1/sqrt(t) + sigma Phi^-1((1 - delta)^(1/t))
     """
 
     def of(t: int) -> float:
-        tail = -math.expm1(math.log1p(-delta) / t)  # 1 - (1 - delta)^(1/t), exact where delta is tiny
+        # 1 - (1 - delta)^(1/t), exact where delta is tiny
+        tail = -math.expm1(math.log1p(-delta) / t)
         return 1 / math.sqrt(t) - sigma * NormalDist().inv_cdf(tail)
 
     return max(map(of, range(1, words + 1)))
 
 
 def release(weights: Mapping[bytes, float], step: Pass, noise: Seed) -> dict[bytes, float]:
-    """The words that pass, with their noisy weights. Sorted, so that the same noise meets the same word."""
+    """The words that pass, with their noisy weights. Sorted, so that the same noise meets the same
+    word.
+    """
     words = sorted(weights)
     draws = numpy_generator(noise).normal(0.0, step.sigma, len(words)).tolist()
     noisy = ((word, weights[word] + draw) for word, draw in zip(words, draws, strict=True))

@@ -12,13 +12,15 @@ from lexfed.report.page import STYLE, table
 Row = Mapping[str, Any]
 
 COLUMNS: Mapping[str, str] = {
-    "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts", "optimizer": "optimizer",
-    "recall_at_n": "words found", "recall_interval": "95 %", "prior_recall_at_n": "prior", "rare_recall": "rare words",
-    "ptlr": "with digits", "auc": "AUC", "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %",
-    "tpr_at_01pct_fpr": "TPR at 0.1 %", "precision": "precision", "recall": "recall", "exposure": "exposure",
+    "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts",
+    "optimizer": "optimizer", "recall_at_n": "words found", "recall_interval": "95 %",
+    "prior_recall_at_n": "prior", "rare_recall": "rare words", "ptlr": "with digits", "auc": "AUC",
+    "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %", "tpr_at_01pct_fpr": "TPR at 0.1 %",
+    "precision": "precision", "recall": "recall", "exposure": "exposure",
     "correlation": "correlation", "nothing_to_read": "nothing to read",
     "dp_limit": "allowed at 1 %", "epsilon": "epsilon", "accuracy": "accuracy",
-    "majority": "always the majority", "round": "round", "rouge_1": "ROUGE-1", "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
+    "majority": "always the majority", "round": "round", "rouge_1": "ROUGE-1",
+    "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
 }  # fmt: skip
 TITLES = {
     "rows": "Rows of a shared table that moved are words",
@@ -39,17 +41,25 @@ TITLES = {
 
 
 def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """A title, heads and cells for each attack; what says nothing in all of its rows is left out."""
+    """A title, heads and cells for each attack; what says nothing in all of its rows is left
+    out.
+    """
     for attack in dict.fromkeys(row["attack"] for row in rows):
         own = [row for row in rows if row["attack"] == attack]
         shown = [key for key in COLUMNS if any(row[key] is not None for row in own)]
-        shown = [key for key in shown if key != "attacker" or len({row["attacker"] for row in own}) > 1]
+        shown = [
+            key for key in shown if key != "attacker" or len({row["attacker"] for row in own}) > 1
+        ]
         shown = [key for key in shown if key != "nothing_to_read" or any(row[key] for row in own)]
         if "recall_at_n" in shown:  # of a ranking: precision and recall are those of its first n
             shown = [key for key in shown if key not in ("precision", "recall")]
         name = TITLES.get(attack, attack)  # an attribute of users may be called anything
         title = name if "attacker" in shown else f"{name} (attacker: {own[0]['attacker']})"
-        yield title, [COLUMNS[key] for key in shown], [[cell(key, row[key]) for key in shown] for row in own]
+        yield (
+            title,
+            [COLUMNS[key] for key in shown],
+            [[cell(key, row[key]) for key in shown] for row in own],
+        )
 
 
 def cell(key: str, value: Any) -> str:
@@ -73,7 +83,10 @@ def threats(rows: Sequence[Row]) -> list[str]:
 
 
 def write(folder: Path, rows: Sequence[Row]) -> Path:
-    tables = "".join(f"<h2>{html.escape(title)}</h2>{table(heads, cells)}" for title, heads, cells in sections(rows))
+    tables = "".join(
+        f"<h2>{html.escape(title)}</h2>{table(heads, cells)}"
+        for title, heads, cells in sections(rows)
+    )
     remarks = "".join(f"<li>{html.escape(line)}</li>" for line in threats(rows))
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">

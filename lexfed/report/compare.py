@@ -20,12 +20,16 @@ def known(runs: Sequence[RunDir], columns: Sequence[str]) -> tuple[str, ...]:
 
 def rows(runs: Sequence[RunDir], columns: Sequence[str] = COLUMNS) -> list[list[str]]:
     """A row per run, first the run's name; the columns are keys of summary.json."""
-    return [[run.path.name, *(human(key, run.summary().get(key)) for key in columns)] for run in runs]
+    return [
+        [run.path.name, *(human(key, run.summary().get(key)) for key in columns)] for run in runs
+    ]
 
 
 def write(runs: Sequence[RunDir], path: Path) -> Path:
     columns = known(runs, COLUMNS)
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in columns)))
+    heads = "".join(
+        f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in columns))
+    )
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(runs, columns)
     )  # fmt: skip
@@ -52,14 +56,18 @@ CURVES = (
 
 def _plots(runs: Sequence[RunDir]) -> list[str]:
     bars = [_bars(runs)] if known(runs, ["global_accuracy"]) else []
-    return bars + [_curves(runs, key, title, factor) for key, title, factor in CURVES if known(runs, [key])]
+    return bars + [
+        _curves(runs, key, title, factor) for key, title, factor in CURVES if known(runs, [key])
+    ]
 
 
 def _bars(runs: Sequence[RunDir]) -> str:
     def draw(axes: Any) -> None:
         for offset, key in ((-0.2, "global_accuracy"), (0.2, "local_accuracy")):
             values = [100 * (run.summary()[key] or 0) for run in runs]
-            axes.barh([i + offset for i in range(len(runs))], values, height=0.38, label=LABELS[key])
+            axes.barh(
+                [i + offset for i in range(len(runs))], values, height=0.38, label=LABELS[key]
+            )
         axes.set_yticks(range(len(runs)), [run.path.name for run in runs])
         axes.invert_yaxis()
         axes.set_xlim(0, 100)
@@ -71,7 +79,11 @@ def _bars(runs: Sequence[RunDir]) -> str:
 def _curves(runs: Sequence[RunDir], key: str, title: str, factor: float) -> str:
     def draw(axes: Any) -> None:
         for run in runs:
-            points = [(r["round"], factor * r["metrics"][key]) for r in run.records() if key in r["metrics"]]
+            points = [
+                (r["round"], factor * r["metrics"][key])
+                for r in run.records()
+                if key in r["metrics"]
+            ]
             if points:
                 axes.plot(*zip(*points, strict=True), ".-", label=run.path.name)
         axes.legend(frameon=False, fontsize=8)

@@ -1,4 +1,6 @@
-"""The HTML report of one run: one file without scripts or links to elsewhere, so that it can be mailed and archived."""
+"""The HTML report of one run: one file without scripts or links to elsewhere, so that it can be
+mailed and archived.
+"""
 
 import html
 import io
@@ -37,7 +39,10 @@ CURVES: Sequence[tuple[str, float, Sequence[tuple[str, str, str]]]] = (
     (
         "Perplexity per word",
         1,
-        (("word_perplexity", "test users", BLUE), ("worst_tenth_perplexity", "their worst tenth", GREY)),
+        (
+            ("word_perplexity", "test users", BLUE),
+            ("worst_tenth_perplexity", "their worst tenth", GREY),
+        ),
     ),
 )
 
@@ -60,13 +65,17 @@ pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
 
 def write(run: RunDir, path: Path | None = None) -> Path:
     target, summary = path or run.report, run.summary()
-    write_atomically(target, page(summary, run.records(), (run.path / "config.toml").read_text()).encode())
+    write_atomically(
+        target, page(summary, run.records(), (run.path / "config.toml").read_text()).encode()
+    )
     return target
 
 
 def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> str:
     title = html.escape(f"{summary['name']}: {summary['method']}")
-    rows = [(LABELS[key], human(key, summary[key])) for key in LABELS if summary.get(key) is not None]
+    rows = [
+        (LABELS[key], human(key, summary[key])) for key in LABELS if summary.get(key) is not None
+    ]
     table = "".join(f"<tr><td>{html.escape(k)}</td><td>{html.escape(v)}</td></tr>" for k, v in rows)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -96,7 +105,9 @@ score there.</p>"""
 tokenizer: the likelihood of a text is shared out among its words, its end included. Word accuracy: all tokens of a word
 right, its boundaries told. KL divergence: of the users' words from the text that the tokenizer was learned from.</p>"""
         )
-    return _organisations(summary.get("organisations") or []) + _neighbours(summary.get("neighbours") or {})
+    return _organisations(summary.get("organisations") or []) + _neighbours(
+        summary.get("neighbours") or {}
+    )
 
 
 def _held_back(counts: Mapping[str, Any] | None) -> str:
@@ -105,7 +116,9 @@ def _held_back(counts: Mapping[str, Any] | None) -> str:
         return ""
     held = [(str(client), str(times)) for client, times in enumerate(counts["by_client"]) if times]
     never = len(counts["by_client"]) - len(held)
-    return "<h2>Uploads held back</h2>" + table(("client", "times"), [*held, (f"{never} others", "0")])
+    return "<h2>Uploads held back</h2>" + table(
+        ("client", "times"), [*held, (f"{never} others", "0")]
+    )
 
 
 def _switch(summary: Mapping[str, Any]) -> str:
@@ -113,8 +126,16 @@ def _switch(summary: Mapping[str, Any]) -> str:
     if not before or not after:
         return ""
     keys = [key for key in before if key != "round" and before[key] is not None]
-    heads = ("", f"before (round {before['round']})", "right after", f"at the end (round {summary['rounds']})")
-    rows = [(LABELS[key], *(human(key, part.get(key)) for part in (before, after, summary))) for key in keys]
+    heads = (
+        "",
+        f"before (round {before['round']})",
+        "right after",
+        f"at the end (round {summary['rounds']})",
+    )
+    rows = [
+        (LABELS[key], *(human(key, part.get(key)) for part in (before, after, summary)))
+        for key in keys
+    ]
     return "<h2>The switch of the tokenizer</h2>" + table(heads, rows)
 
 
@@ -131,13 +152,23 @@ def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
 
 
 def _neighbours(neighbours: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
-    rows = [(word, model, ", ".join(near)) for word, models in neighbours.items() for model, near in models.items()]
-    return "<h2>Nearest neighbours</h2>" + table(("word", "vectors", "neighbours"), rows) if rows else ""
+    rows = [
+        (word, model, ", ".join(near))
+        for word, models in neighbours.items()
+        for model, near in models.items()
+    ]
+    return (
+        "<h2>Nearest neighbours</h2>" + table(("word", "vectors", "neighbours"), rows)
+        if rows
+        else ""
+    )
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in heads)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
@@ -155,7 +186,11 @@ def _plots(records: Sequence[Record]) -> list[str]:
     def curves(factor: float, lines: Sequence[tuple[str, str, str]]) -> Callable[[Any], None]:
         def draw(axes: Any) -> None:
             for key, label, colour in lines:
-                points = [(r["round"], factor * r["metrics"][key]) for r in scored if r["metrics"].get(key) is not None]
+                points = [
+                    (r["round"], factor * r["metrics"][key])
+                    for r in scored
+                    if r["metrics"].get(key) is not None
+                ]
                 if points:
                     axes.plot(*zip(*points, strict=True), ".-", label=label, color=colour)
             axes.legend(frameon=False)
@@ -163,7 +198,9 @@ def _plots(records: Sequence[Record]) -> list[str]:
         return draw
 
     def loss(axes: Any) -> None:
-        points = [(record["round"], record["loss"]) for record in records if record["loss"] is not None]
+        points = [
+            (record["round"], record["loss"]) for record in records if record["loss"] is not None
+        ]
         axes.plot(*zip(*points, strict=True), color=BLUE) if points else None
 
     def traffic(axes: Any) -> None:
@@ -174,7 +211,11 @@ def _plots(records: Sequence[Record]) -> list[str]:
 
     plots = [svg("Training loss", loss), svg("Sent so far, MB", traffic)]
     metrics = {key for record in scored for key in record["metrics"]}
-    scores = [svg(title, curves(factor, lines)) for title, factor, lines in CURVES if lines[0][0] in metrics]
+    scores = [
+        svg(title, curves(factor, lines))
+        for title, factor, lines in CURVES
+        if lines[0][0] in metrics
+    ]
     return [*scores, *plots]
 
 

@@ -5,7 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from lexfed.core.figures import human, size
 from lexfed.run.rundir import Record
@@ -37,7 +44,9 @@ def _show_bar(records: Iterator[Record], rounds: int, done: int, console: Consol
         for record in records:
             sent += record["bytes_up"] + record["bytes_down"]
             scores |= record["metrics"]
-            progress.update(task, completed=record["round"], figures=_figures(record["loss"], scores, sent))
+            progress.update(
+                task, completed=record["round"], figures=_figures(record["loss"], scores, sent)
+            )
 
 
 def _show_lines(records: Iterator[Record], rounds: int, console: Console) -> None:
@@ -46,10 +55,18 @@ def _show_lines(records: Iterator[Record], rounds: int, console: Console) -> Non
         sent += record["bytes_up"] + record["bytes_down"]
         figures = _figures(record["loss"], record["metrics"], sent)
         left = (time.perf_counter() - started) / number * (rounds - record["round"])
-        console.print(f"round {record['round']}/{rounds}  {figures}  {left:.0f} s left", soft_wrap=True, highlight=False)
+        console.print(
+            f"round {record['round']}/{rounds}  {figures}  {left:.0f} s left",
+            soft_wrap=True,
+            highlight=False,
+        )
 
 
 def _figures(loss: float | None, scores: Mapping[str, Any], sent: int) -> str:
     parts = [f"loss {loss:.3f}" if loss is not None else "no loss to tell"]
-    parts += [f"{name} {human(key, scores[key])}" for key, name in SHOWN.items() if scores.get(key) is not None]
+    parts += [
+        f"{name} {human(key, scores[key])}"
+        for key, name in SHOWN.items()
+        if scores.get(key) is not None
+    ]
     return "  ".join([*parts, f"sent {size(sent)}"])

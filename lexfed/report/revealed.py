@@ -1,6 +1,8 @@
-"""What an agreement on a word list gave each organisation, and what it showed of it, with the paper's union beside it.
+"""What an agreement on a word list gave each organisation, and what it showed of it, with the
+paper's union beside it.
 
-Only who holds all texts can say this: it is the experimenter's view of a simulation, not something that travels.
+Only who holds all texts can say this: it is the experimenter's view of a simulation, not something
+that travels.
 """
 
 import heapq
@@ -61,11 +63,16 @@ def reveal(
     proposed: Mapping[int, int],
     told: Mapping[int, Collection[str]],
 ) -> Revealed:
-    """`counts` are the organisations' words, `proposed` how many of them each sent, `told` those that came in the clear."""
+    """`counts` are the organisations' words, `proposed` how many of them each sent, `told` those
+    that came in the clear.
+    """
     organisations = [Organisation(own.total + own.left_out, own.left_out) for own in counts]
     tops = [{word for word, _ in own.most_frequent(options.top, options.minimum)} for own in counts]
     for number, organisation in enumerate(organisations):
-        organisation.agreed.proposed, organisation.union.proposed = proposed.get(number, 0), len(tops[number])
+        organisation.agreed.proposed, organisation.union.proposed = (
+            proposed.get(number, 0),
+            len(tops[number]),
+        )
     single = union_size = union_single = union_proposals = 0
     for word, holders in _held(counts):
         proposers = sum(word in top for top in tops)
@@ -105,7 +112,8 @@ def sections(vocabulary: Vocabulary, revealed: Revealed, options: Agreement) -> 
     )
     beside = (
         f"beside it, the paper's union: {revealed.union_size:,} words, single_source_words "
-        f"{revealed.union_single_source_words:,} ({revealed.union_single_proposals:,} proposed by one alone)"
+        f"{revealed.union_single_source_words:,} ({revealed.union_single_proposals:,} proposed by "
+        "one alone)"
     )
     ours, theirs = (title, table(revealed, "agreed")), (beside, table(revealed, "union"))
     return [ours] if options.rule == "union" else [ours, theirs]
@@ -127,8 +135,20 @@ def table(revealed: Revealed, rule: str) -> list[list[str]]:
             shown.to_server,
         )
         rows.append([str(number), *(f if isinstance(f, str) else f"{f:,}" for f in figures)])
-    sums = (sum(getattr(getattr(o, rule), key) for o in revealed.organisations) for key in ("to_others", "to_server"))
-    return [*rows, ["all", "", "", f"{100 * revealed.coverage(rule):.2f} %", *(f"{total:,}" for total in sums)]]
+    sums = (
+        sum(getattr(getattr(o, rule), key) for o in revealed.organisations)
+        for key in ("to_others", "to_server")
+    )
+    return [
+        *rows,
+        [
+            "all",
+            "",
+            "",
+            f"{100 * revealed.coverage(rule):.2f} %",
+            *(f"{total:,}" for total in sums),
+        ],
+    ]
 
 
 def remarks(revealed: Revealed, options: Agreement, ledger: Ledger) -> list[str]:
@@ -148,15 +168,19 @@ def price(ledger: Ledger, options: Agreement) -> str:
     """An epsilon never stands alone: whose, against whom, of what."""
     spent = epsilon(ledger, "document", options.delta)
     return (
-        f"epsilon {spent:.3g} at delta {options.delta:g}, per document (neighbours: one document more or less), "
-        "against readers of the list; the server adds the noise and is trusted with what the organisations send; "
+        f"epsilon {spent:.3g} at delta {options.delta:g}, per document (neighbours: one document "
+        "more or less), "
+        "against readers of the list; the server adds the noise and is trusted with what the "
+        "organisations send; "
         "covers the vocabulary only"
     )
 
 
 def inspect(vocabulary: Vocabulary, most: int = 10) -> dict[str, str]:
     """A vocabulary in a few lines."""
-    ranked = sorted(zip(vocabulary.tokens, vocabulary.counts, strict=True), key=lambda item: (-item[1], item[0]))
+    ranked = sorted(
+        zip(vocabulary.tokens, vocabulary.counts, strict=True), key=lambda item: (-item[1], item[0])
+    )
     told = any(vocabulary.counts)
 
     def line(items: Sequence[tuple[str, int]]) -> str:
@@ -164,5 +188,10 @@ def inspect(vocabulary: Vocabulary, most: int = 10) -> dict[str, str]:
 
     lines = {"words": f"{len(vocabulary):,}", "version": str(vocabulary.version)}
     if not told:
-        return {**lines, "counts": "not shared", "first": line(ranked[:most]), "last": line(ranked[-most:])}
+        return {
+            **lines,
+            "counts": "not shared",
+            "first": line(ranked[:most]),
+            "last": line(ranked[-most:]),
+        }
     return {**lines, "most frequent": line(ranked[:most]), "rarest": line(ranked[-most:])}

@@ -19,7 +19,10 @@ def with_events(records: Iterator[Record], folder: Path) -> Iterator[Record]:
 
     with SummaryWriter(str(folder)) as writer:
         for record in records:
-            figures = {**{k: v for k, v in record.items() if k not in ("round", "metrics")}, **record["metrics"]}
+            figures = {
+                **{k: v for k, v in record.items() if k not in ("round", "metrics")},
+                **record["metrics"],
+            }
             for name, value in figures.items():
                 if isinstance(value, int | float):
                     writer.add_scalar(name, value, record["round"])

@@ -1,1 +1,3 @@
-"""TODO room."""
+"""A run from its beginning to its directory: starting, resuming, checkpoints, records, the
+summary.
+"""

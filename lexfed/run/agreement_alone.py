@@ -1,4 +1,6 @@
-"""Vocabulary work alone: an agreement in simulation, without training; a vocabulary read from a file or a run."""
+"""Vocabulary work alone: an agreement in simulation, without training; a vocabulary read from a
+file or a run.
+"""
 
 import tempfile
 from dataclasses import dataclass, field
@@ -41,11 +43,18 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
 
     said = Said()
     with tempfile.TemporaryDirectory(prefix="lexfed-") as folder:
-        site = Site(Method(handlers(options), server), people, Store(Path(folder)), simulated(config, people))
+        site = Site(
+            Method(handlers(options), server),
+            people,
+            Store(Path(folder)),
+            simulated(config, people),
+        )
         federation = tapped(simulate(site), up=said.note)
         (state,) = server(federation, derive(root(config.seed), "server"), ServerState())
     vocabulary = word_list.from_bytes(state.blobs[VOCABULARY])
-    counts = [scan.count(people.client(k).train, longest=options.longest) for k in range(len(people))]
+    counts = [
+        scan.count(people.client(k).train, longest=options.longest) for k in range(len(people))
+    ]
     return Outcome(vocabulary, state, reveal(vocabulary, counts, options, said.proposed, said.told))
 
 
@@ -60,7 +69,9 @@ class Said:
         words = listed(reply.blobs.get("words", b""))
         self.told.setdefault(client, set()).update(name.decode() for name in words)
         if verb is not SPELL:
-            self.proposed[client] = max(self.proposed.get(client, 0), len(reply.arrays.get("hashes", words)))
+            self.proposed[client] = max(
+                self.proposed.get(client, 0), len(reply.arrays.get("hashes", words))
+            )
 
 
 def read(path: Path) -> Vocabulary:
@@ -91,7 +102,9 @@ def _of_run(run: RunDir) -> Vocabulary:
 
 def refuse_existing(path: Path | None) -> None:
     if path is not None and path.exists():
-        raise ConfigError(f"{path} exists already, and others may count on its ids; choose another --out")
+        raise ConfigError(
+            f"{path} exists already, and others may count on its ids; choose another --out"
+        )
 
 
 def write(path: Path, vocabulary: Vocabulary) -> None:

@@ -29,7 +29,9 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """The arrays first, under a name of their own; then the manifest that points to them, in one rename."""
+    """The arrays first, under a name of their own; then the manifest that points to them, in one
+    rename.
+    """
     state = checkpoint.state
     message = Message(_arrays(state), blobs=state.blobs)
     digest = _digest(chunks(message))
@@ -62,10 +64,14 @@ def load(folder: Path) -> Checkpoint:
     try:
         manifest = json.loads(manifest_path.read_text())
         formats.check(manifest["format"], formats.CHECKPOINT, str(manifest_path))
-        formats.check(manifest.get("ledger_format"), formats.LEDGER, f"the ledger in {manifest_path}")
+        formats.check(
+            manifest.get("ledger_format"), formats.LEDGER, f"the ledger in {manifest_path}"
+        )
         data = (folder / manifest["file"]).read_bytes()
         if _digest([data]) != manifest["digest"]:
-            raise CheckpointError(f"{folder / manifest['file']} is damaged: it is not what was written")
+            raise CheckpointError(
+                f"{folder / manifest['file']} is damaged: it is not what was written"
+            )
         kept = decode(data)
         arrays = kept.arrays
         state = ServerState(
@@ -78,7 +84,9 @@ def load(folder: Path) -> Checkpoint:
             step=manifest["step"],
             done=frozenset(manifest["done"]),
         )
-        return Checkpoint(state, manifest["closes_round"], manifest["tally"], manifest["experiment"])
+        return Checkpoint(
+            state, manifest["closes_round"], manifest["tally"], manifest["experiment"]
+        )
     except (OSError, ValueError, KeyError, TypeError, WireError, PrivacyError) as error:
         raise CheckpointError(f"the checkpoint in {folder} can't be read: {error}") from error
 
@@ -97,8 +105,16 @@ def _digest(data: Iterable[Buffer]) -> str:
 
 
 def _arrays(state: ServerState) -> Params:
-    slots = {f"{slot}/{name}": value for slot, params in state.opt_state.items() for name, value in params.items()}
-    return {**under("params", state.params), **under("opt", slots), **under("mechanism", state.mechanism_state)}
+    slots = {
+        f"{slot}/{name}": value
+        for slot, params in state.opt_state.items()
+        for name, value in params.items()
+    }
+    return {
+        **under("params", state.params),
+        **under("opt", slots),
+        **under("mechanism", state.mechanism_state),
+    }
 
 
 def _slots(arrays: Params) -> dict[str, Params]:

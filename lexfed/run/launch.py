@@ -1,4 +1,6 @@
-"""Starting, resuming and forking runs: everything is checked first, and only then is anything written."""
+"""Starting, resuming and forking runs: everything is checked first, and only then is anything
+written.
+"""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -20,7 +22,8 @@ from lexfed.run.session import Run, execute
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 
-STATE_TABLES = ("data", "vocabulary", "model", "tokenizer", "language_model")  # what gives a state its meaning
+# what gives a state its meaning
+STATE_TABLES = ("data", "vocabulary", "model", "tokenizer", "language_model")
 
 
 @dataclass(frozen=True)
@@ -30,31 +33,39 @@ class Manner:
     workers: int = 0
     record_wire: Path | None = None
     tensorboard: bool = False
+    quiet: bool = False  # nothing is printed
 
 
-def start(path: Path, settings: Sequence[str], out: Path | None, source: Path | None, manner: Manner) -> RunDir:
-    """A new run, or a fork of another run's checkpoint."""
+def start(
+    path: Path, settings: Sequence[str], out: Path | None, source: Path | None, manner: Manner
+) -> RunDir:
+    """A new run of a configuration file, or a fork of another run's checkpoint."""
     if path.is_dir():
         raise ConfigError(f"{path} is a directory; to go on with a run: lexfed run {path} --resume")
-    parsed = config.load(path, settings)
+    return begin(config.load(path, settings), out, source, manner)
+
+
+def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner) -> RunDir:
     out = out or rundir.default_path(parsed)
-    rundir.refuse_existing(out)
-    if manner.record_wire is not None:
-        rundir.refuse_existing(manner.record_wire)
-        if manner.record_wire.resolve() == out.resolve():
-            raise ConfigError("--record-wire and --out must be different directories")
+    _refuse_existing(out, manner)
     if manner.tensorboard:
         events.require()
     assembly = assemble(parsed)  # everything that can be wrong with the input shows here
     if manner.record_wire is not None:
         Recorder(manner.record_wire).begin()
-    if source is not None:
-        kept = _fork(source, assembly, out)
-    else:
-        kept = None
+    kept = _fork(source, assembly, out) if source is not None else None
+    if kept is None:
         rundir.create(out, parsed)
     with RunDir(out).lock():
         return _run(Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire), manner)
+
+
+def _refuse_existing(out: Path, manner: Manner) -> None:
+    rundir.refuse_existing(out)
+    if manner.record_wire is not None:
+        rundir.refuse_existing(manner.record_wire)
+        if manner.record_wire.resolve() == out.resolve():
+            raise ConfigError("--record-wire and --out must be different directories")
 
 
 def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
@@ -68,7 +79,11 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         before = directory.config()
         parsed = config.load(path / "config.toml", settings)
         _check_growth(before, parsed)
-        kept = checkpoint.load(directory.checkpoint) if (directory.checkpoint / checkpoint.MANIFEST).exists() else None
+        kept = (
+            checkpoint.load(directory.checkpoint)
+            if (directory.checkpoint / checkpoint.MANIFEST).exists()
+            else None
+        )
         if kept is not None and kept.experiment != directory.fingerprint():
             raise CheckpointError(f"the checkpoint in {directory.checkpoint} is of another run")
         assembly = assemble(parsed)
@@ -79,19 +94,36 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
 def _check_growth(before: Config, after: Config) -> None:
     changed = [key for key in config.differences(before, after) if key != "rounds"]
     if changed:
-        raise ConfigError(f"a resumed run keeps its configuration, but {changed[0]} was changed; fork it with --from")
+        raise ConfigError(
+            f"a resumed run keeps its configuration, but {changed[0]} was changed; fork it with "
+            "--from"
+        )
     if after.rounds < before.rounds:
         raise ConfigError(f"rounds can only grow on resume: {before.rounds} -> {after.rounds}")
     if after.rounds > before.rounds and after.entry.has("counts epochs"):
-        raise ConfigError(f"{after.method} counts epochs, not rounds: fork it with --from and {after.method}.epochs")
+        raise ConfigError(
+            f"{after.method} counts epochs, not rounds: fork it with --from and "
+            f"{after.method}.epochs"
+        )
 
 
 def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
-    """Copy records and client states up to another run's checkpoint; what a killed round left behind it is not copied."""
+    """Copy records and client states up to another run's checkpoint; what a killed round left
+    behind it is not copied.
+    """
     kept_round = source.parent.name == "kept"
-    origin = RunDir(source.parents[1] if kept_round else source.parent if source.name == "checkpoint" else source)
+    origin = RunDir(
+        source.parents[1]
+        if kept_round
+        else source.parent
+        if source.name == "checkpoint"
+        else source
+    )
     if not (origin.path / "config.toml").is_file():
-        raise CheckpointError(f"{source} is not a run: --from wants a run directory, its checkpoint/ or its kept/ROUND")
+        raise CheckpointError(
+            f"{source} is not a run: --from wants a run directory, its checkpoint/ or its "
+            "kept/ROUND"
+        )
     folder = source if kept_round else origin.checkpoint
     with origin.lock():
         kept = checkpoint.load(folder)
@@ -100,7 +132,9 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
             if key in ("method", "seed") or key.split(".")[0] in STATE_TABLES:
                 raise CheckpointError(f"{source} is of another experiment: its {key} differs")
         if kept.state.round >= assembly.method.rounds:
-            raise CheckpointError(f"{source} has {kept.state.round} rounds already: ask for more than that")
+            raise CheckpointError(
+                f"{source} has {kept.state.round} rounds already: ask for more than that"
+            )
         unfinished = rundir.create(out.with_name(f".{out.name}.fork"), assembly.config)
         for record in origin.records():
             if record["step"] <= kept.state.step:
@@ -113,11 +147,12 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
 
 
 def _run(run: Run, manner: Manner) -> RunDir:
-    console = Console()
+    console = Console(quiet=manner.quiet)
     settings, people, method = run.assembly.config, run.assembly.population, run.assembly.method
     done = run.start.state.round if run.start else 0
     console.print(
-        f"{settings.method} on {settings.data.name}: {len(people)} clients, {len(people.seen_text):,} texts, "
+        f"{settings.method} on {settings.data.name}: {len(people)} clients, "
+        f"{len(people.seen_text):,} texts, "
         f"{method.rounds} rounds" + (f", {done} done" if done else ""),
         highlight=False,
         soft_wrap=True,
@@ -132,9 +167,13 @@ def _run(run: Run, manner: Manner) -> RunDir:
     summary = run.directory.summary()
     if summary["stopped"] == "diverged":
         why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
-        console.print(f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False)
+        console.print(
+            f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False
+        )
     elif summary["stopped"] == "budget":
-        console.print(f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False)
+        console.print(
+            f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False
+        )
     if summary["privacy"]:
         console.print(summary["privacy"], soft_wrap=True, highlight=False)
     page.write(run.directory)
@@ -143,4 +182,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
 
 def _records(run: Run, manner: Manner) -> Iterator[Record]:
     records = execute(run)
-    return events.with_events(records, run.directory.path / "tensorboard") if manner.tensorboard else records
+    return (
+        events.with_events(records, run.directory.path / "tensorboard")
+        if manner.tensorboard
+        else records
+    )

@@ -1,8 +1,8 @@
 """The run directory: a contract that scripts rely on.
 
-config.toml      resolved, re-runnable           checkpoint/    the server's state and the clients' private ones
-rounds.jsonl     one line per round              artifacts/     the model and its vocabulary
-summary.json     the figures, keys always there  report.html    the same for people
+config.toml  resolved, re-runnable          checkpoint/ the server's state and the clients' private ones
+rounds.jsonl one line per round             artifacts/  the model and its vocabulary
+summary.json the figures, keys always there report.html the same for people
 """
 
 import fcntl
@@ -24,6 +24,7 @@ from lexfed.experiment.config import Config, fingerprint, load, to_toml
 from lexfed.runtime.workers import WORKERS_LOCK
 
 Record = dict[str, Any]  # one line of rounds.jsonl
+
 
 @dataclass(frozen=True)
 class RunDir:
@@ -77,16 +78,25 @@ class RunDir:
         path = self.path / "rounds.jsonl"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [
+            json.loads(line)
+            for line in path.read_text().splitlines(keepends=True)
+            if line.endswith("\n")
+        ]
 
     def truncate(self, step: int) -> list[Record]:
         """Keep the records up to this step: what came after the checkpoint will happen again."""
         kept = [record for record in self.records() if record["step"] <= step]
-        write_atomically(self.path / "rounds.jsonl", "".join(json.dumps(record) + "\n" for record in kept).encode())
+        write_atomically(
+            self.path / "rounds.jsonl",
+            "".join(json.dumps(record) + "\n" for record in kept).encode(),
+        )
         return kept
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomically(self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode())
+        write_atomically(
+            self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode()
+        )
 
     def summary(self) -> dict[str, Any]:
         formats.check_folder(self.path, formats.RUN)
@@ -100,7 +110,10 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """One process at a time; and none before the last worker of a killed one is gone."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
-        with (self.checkpoint / "lock").open("w") as ours, (self.checkpoint / WORKERS_LOCK).open("w") as theirs:
+        with (
+            (self.checkpoint / "lock").open("w") as ours,
+            (self.checkpoint / WORKERS_LOCK).open("w") as theirs,
+        ):
             try:
                 fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -118,7 +131,10 @@ def default_path(config: Config) -> Path:
 
 def refuse_existing(path: Path) -> None:
     if path.exists():
-        raise ConfigError(f"{path} exists already; choose another --out, or continue it with: lexfed run {path} --resume")
+        raise ConfigError(
+            f"{path} exists already; choose another --out, or continue it with: lexfed run {path} "
+            "--resume"
+        )
 
 
 def create(path: Path, config: Config) -> RunDir:

@@ -1,7 +1,7 @@
 """A run: consume a method's server program, and do around it what is nobody else's business.
 
-Checkpoints, evaluation, records, artefacts and the summary happen here, between two states of the generator; progress and
-reports belong to whoever consumes the records this module yields.
+Checkpoints, evaluation, records, artefacts and the summary happen here, between two states of the
+generator; progress and reports belong to whoever consumes the records this module yields.
 """
 
 import math
@@ -54,9 +54,12 @@ class Run:
 
 
 def execute(run: Run) -> Iterator[Record]:
-    """Run to the end, yielding each round's record as it is written. The caller holds the directory's lock."""
+    """Run to the end, yielding each round's record as it is written. The caller holds the
+    directory's lock.
+    """
     give_back()
-    torch.set_num_threads(1)  # small models lose with more; and bits must not depend on how many cores there are
+    # small models lose with more; and bits must not depend on how many cores there are
+    torch.set_num_threads(1)
     with ExitStack() as stack:
         recorder = Recorder(run.record_wire) if run.record_wire else None
         tally = Tally(**(run.start.tally if run.start else {}))
@@ -99,7 +102,8 @@ class Server:
         self.state = start.state
         records = self.run.directory.truncate(self.state.step)
         if start.closes_round:
-            if not records or records[-1]["step"] < self.state.step:  # killed between checkpoint and record
+            # killed between checkpoint and record
+            if not records or records[-1]["step"] < self.state.step:
                 yield self._record()
             self.tally.reset()
         secret = derive(root(self.run.assembly.config.seed), "server")
@@ -128,7 +132,9 @@ class Server:
         return None
 
     def _keep(self, after: ServerState) -> bool:
-        """Write the state down, before anything derived from it leaves this process; whether a record is due."""
+        """Write the state down, before anything derived from it leaves this process; whether a
+        record is due.
+        """
         closes_round = after.round > self.state.round
         due = closes_round or (after.done != self.state.done and self.run.study.due(after))
         self.state = after
@@ -170,10 +176,14 @@ class Server:
         # who stops early has not been scored as at the end
         early = self.stopped.startswith("budget") and self.state.params
         last = self._scores(last=True) if early else None
-        directory.write_summary(summary.of(self.run.assembly, directory, self.state, self.stopped, last))
+        directory.write_summary(
+            summary.of(self.run.assembly, directory, self.state, self.stopped, last)
+        )
 
 
-def _until_it_ends(server: Iterator[ServerState]) -> Iterator[ServerState | DivergedError | BudgetSpent]:
+def _until_it_ends(
+    server: Iterator[ServerState],
+) -> Iterator[ServerState | DivergedError | BudgetSpent]:
     try:
         yield from server
     except (DivergedError, BudgetSpent) as error:

@@ -1,4 +1,6 @@
-"""summary.json: the figures of a run. Every key of the contract is there, null where it has no meaning."""
+"""summary.json: the figures of a run. Every key of the contract is there, null where it has no
+meaning.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +18,11 @@ Figures = dict[str, Any]
 
 
 def of(
-    assembly: Assembly, directory: RunDir, state: ServerState, stopped: str, last: Mapping[str, Any] | None
+    assembly: Assembly,
+    directory: RunDir,
+    state: ServerState,
+    stopped: str,
+    last: Mapping[str, Any] | None,
 ) -> Figures:
     """`last`: scores of a run that stopped early, which no record has."""
     records, study = directory.records(), assembly.method.study
@@ -50,7 +56,9 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
 
 
 def _held_back(assembly: Assembly, directory: RunDir, state: ServerState) -> Figures:
-    """How often clients sent nothing: they keep it for themselves, and only a simulation can look. It never travels."""
+    """How often clients sent nothing: they keep it for themselves, and only a simulation can look.
+    It never travels.
+    """
     config = assembly.config
     if not config.defences.minimum_words and config.self_audit.limit is None:
         return {}

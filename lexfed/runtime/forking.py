@@ -1,4 +1,6 @@
-"""The process that worker processes are forked from. It imports once, while the command line is still reading its input."""
+"""The process that worker processes are forked from. It imports once, while the command line is
+still reading its input.
+"""
 
 import multiprocessing
 import sys
@@ -10,7 +12,9 @@ from types import ModuleType
 
 
 def warm_up() -> ForkServerContext:
-    """Start it, if it does not run yet. It has no threads of its own, so that a fork of it is safe; ours may."""
+    """Start it, if it does not run yet. It has no threads of its own, so that a fork of it is safe;
+    ours may.
+    """
     context = multiprocessing.get_context("forkserver")
     # torch's optimizers import torch._dynamo when first made: a second that each worker would spend
     context.set_forkserver_preload(["lexfed.runtime.workers", "torch._dynamo"])
@@ -20,7 +24,9 @@ def warm_up() -> ForkServerContext:
 
 @contextmanager
 def without_main() -> Iterator[None]:
-    """A process that is started in here does not import the caller's script: it may be a notebook, or have no main guard."""
+    """A process that is started in here does not import the caller's script: it may be a notebook,
+    or have no main guard.
+    """
     ours = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

@@ -10,7 +10,9 @@ from lexfed.wire import ClientId, Message, Verb, size
 
 @dataclass
 class Tally:
-    """What was seen since the last round's record. Evaluation is counted apart: a deployment need not do it."""
+    """What was seen since the last round's record. Evaluation is counted apart: a deployment need
+    not do it.
+    """
 
     clients: int = 0
     bytes_up: int = 0
@@ -44,7 +46,9 @@ def metered(federation: Federation, tally: Tally) -> Federation:
 
 
 def _count_down(tally: Tally, verb: Verb, requests: Requests) -> None:
-    sizes = {id(message): size(message) for message in {id(m): m for m in requests.values()}.values()}
+    sizes = {
+        id(message): size(message) for message in {id(m): m for m in requests.values()}.values()
+    }
     down = sum(sizes[id(message)] for message in requests.values())
     if verb.kind == "figures":
         tally.evaluation_bytes_down += down

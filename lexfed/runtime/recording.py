@@ -40,10 +40,19 @@ class Recorder:
             stored.setdefault(id(message), folder / ARRAYS)
 
     def _write(
-        self, verb: Verb, client: ClientId, direction: Direction, request: Message, message: Message, arrays: Path | None
+        self,
+        verb: Verb,
+        client: ClientId,
+        direction: Direction,
+        request: Message,
+        message: Message,
+        arrays: Path | None,
     ) -> Path:
         clock = request.meta
-        target = self.folder / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb.name}-{client:08d}-{direction}"
+        target = (
+            self.folder
+            / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb.name}-{client:08d}-{direction}"
+        )
         folder = self.folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
         (folder / "blobs").mkdir(parents=True)
@@ -59,7 +68,8 @@ class Recorder:
             **{"meta": dict(message.meta), "blobs": sorted(message.blobs), "bytes": size(message)},
         }
         write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode())
-        shutil.rmtree(target, ignore_errors=True)  # a resumed round sends again what its first attempt sent
+        # a resumed round sends again what its first attempt sent
+        shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)
         return target
 

@@ -1,4 +1,6 @@
-"""Clients in this process, one after the other: the runtime that all others must equal, bit for bit."""
+"""Clients in this process, one after the other: the runtime that all others must equal, bit for
+bit.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ class Site:
     def answer(self, verb: Verb, client: ClientId, message: Message) -> Message | None:
         """The client's reply; None if it does not answer."""
         check(verb, "down", message)
-        clock = (int(message.meta["step"]), int(message.meta["ask"]))
+        clock = (int(message.meta["step"]), int(message.meta["ask"]) - verb.prepares)
         before = self.store.load(client, clock)
         reply, after = self.handlers[verb](message, self.population.client(client), before)
         if reply is not None:

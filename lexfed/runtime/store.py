@@ -1,7 +1,8 @@
 """Client states on disk: private parameters, kept by client and by the server's clock.
 
-A repeated round must start where its first attempt did, so a store keeps two versions of a client: the newest from before
-the current step, and the newest. It hands out the newest that is *older* than the request's clock.
+A repeated round must start where its first attempt did, so a store keeps two versions of a client:
+the newest from before the current step, and the newest. It hands out the newest that is *older*
+than the request's clock.
 """
 
 import os
@@ -24,12 +25,16 @@ Clock = tuple[int, int]  # the server's step, and the number of the ask within i
 class Store:
     """One folder per client that has kept something, readable by its owner alone.
 
-    What a client *holds* (`ClientState.held`) lies in a file of its own. Clients that hold the very same share that file, by
-    links, and its one copy in memory: ten organisations with one table cost one table.
+    What a client *holds* (`ClientState.held`) lies in a file of its own. Clients that hold the very
+    same share that file, by links, and its one copy in memory: ten organisations with one table
+    cost one table.
     """
 
     root: Path
     shared: "Shared" = field(default_factory=lambda: Shared(), compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        formats.check_folder(self.root, formats.CLIENT_STORE)
 
     def load(self, client: ClientId, clock: Clock) -> ClientState:
         versions = [version for version in self._versions(client) if version < clock]
@@ -40,7 +45,9 @@ class Store:
             kept = decode(path.read_bytes())
             held = self.shared.load(_held(path))
         except (WireError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged: start the run again, or restore it from a copy") from error
+            raise CheckpointError(
+                f"{path} is damaged: start the run again, or restore it from a copy"
+            ) from error
         return ClientState(kept.arrays, kept.blobs, held)
 
     def save(self, client: ClientId, clock: Clock, state: ClientState) -> None:
@@ -84,10 +91,13 @@ def _held(path: Path) -> Path:
 
 @dataclass
 class Shared:
-    """Files of what clients hold: one for all who hold the same object, one object for all links to a file."""
+    """Files of what clients hold: one for all who hold the same object, one object for all links to
+    a file.
+    """
 
     lock: Lock = field(default_factory=Lock)
-    files: dict[tuple[int, int], tuple[Params, Path]] = field(default_factory=dict)  # by device and inode
+    # by device and inode
+    files: dict[tuple[int, int], tuple[Params, Path]] = field(default_factory=dict)
 
     def load(self, path: Path) -> Params:
         """Mapped into memory: nothing is read that is not used."""
@@ -101,7 +111,9 @@ class Shared:
 
     def save(self, path: Path, held: Params) -> None:
         with self.lock:
-            there = next((p for known, p in self.files.values() if known is held and p.exists()), None)
+            there = next(
+                (p for known, p in self.files.values() if known is held and p.exists()), None
+            )
             if there is None:
                 write_atomically(path, chunks(Message(held)), OWNER_ONLY)
             elif not (path.exists() and path.samefile(there)):

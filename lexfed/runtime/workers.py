@@ -1,9 +1,9 @@
 """Clients in worker processes: the same bits as one after the other, sooner.
 
-A worker rebuilds method and clients from the configuration. What crosses to it is a job (JSON: a verb and a block of the
-cohort) and the name of a file that holds the request, which all workers map into memory; what comes back is a message:
-the block's sum, made where its replies were made, or the replies. But for the three strings it is
-started with, nothing is pickled.
+A worker rebuilds method and clients from the configuration. What crosses to it is a job (JSON: a
+verb and a block of the cohort) and the name of a file that holds the request, which all workers map
+into memory; what comes back is a message: the block's sum, made where its replies were made, or the
+replies. But for the three strings it is started with, nothing is pickled.
 """
 
 import fcntl
@@ -56,7 +56,9 @@ class Worker:
 
 @contextmanager
 def workers(site: Site, config: Config, count: int) -> Iterator[Federation]:
-    """A federation whose clients are answered for by `count` processes. They end with it, or with this process."""
+    """A federation whose clients are answered for by `count` processes. They end with it, or with
+    this process.
+    """
     orders = Orders(
         configuration.to_toml(config),
         str(site.store.root),
@@ -86,8 +88,13 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
     def results(job: str, verb: Verb, requests: Requests) -> Iterator[list[Message]]:
         cohort = blocks(list(requests))
         with _shared(site.store.root, requests) as paths:
-            asked = [[(client, paths[id(requests[client])]) for client in block] for block in cohort]
-            jobs = [json.dumps({"job": job, "verb": verb.name, "requests": block}).encode() for block in asked]
+            asked = [
+                [(client, paths[id(requests[client])]) for client in block] for block in cohort
+            ]
+            jobs = [
+                json.dumps({"job": job, "verb": verb.name, "requests": block}).encode()
+                for block in asked
+            ]
             work = [sum(population.size(client) for client in block) for block in cohort]
             yield from _schedule(team, jobs, work)
 
@@ -99,7 +106,11 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
 
     def total(verb: Verb, requests: Requests) -> Sum:
         return add_up(
-            Sum(unpack(block_sum.arrays), int(block_sum.meta["clients"]), int(block_sum.meta["bytes_up"]))
+            Sum(
+                unpack(block_sum.arrays),
+                int(block_sum.meta["clients"]),
+                int(block_sum.meta["bytes_up"]),
+            )
             for (block_sum,) in results("total", verb, requests)
         )
 
@@ -124,7 +135,9 @@ def _shared(folder: Path, requests: Requests) -> Iterator[dict[int, str]]:
 
 
 def _schedule(team: list[Worker], jobs: list[bytes], work: list[int]) -> list[list[Message]]:
-    """Give the longest jobs out first, each to whoever is free; the results in the order of the jobs."""
+    """Give the longest jobs out first, each to whoever is free; the results in the order of the
+    jobs.
+    """
     waiting = sorted(range(len(jobs)), key=lambda i: -work[i])
     results: list[list[Message]] = [[] for _ in jobs]
     busy: dict[Connection, int] = {}
@@ -165,16 +178,20 @@ def _receive(team: list[Worker], pipe: Connection) -> list[Message]:
 def _died(team: list[Worker], pipe: Connection) -> LexfedError:
     process = next(worker.process for worker in team if worker.pipe is pipe)
     process.join(timeout=5)
-    return LexfedError(f"a worker process died (exit code {process.exitcode}); memory? try fewer --workers, then --resume")
+    return LexfedError(
+        f"a worker process died (exit code {process.exitcode}); memory? try fewer --workers, then "
+        "--resume"
+    )
 
 
-# --- in the worker -----------------------------------------------------------------------------------------------------
+# --- in the worker --------------------------------------------------------------------------------
 
 
 def _work(pipe: Connection, orders: Orders) -> None:
     held = (Path(orders.store).parent / WORKERS_LOCK).open("w")  # until this process ends
     fcntl.flock(held, fcntl.LOCK_SH)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the pipe
+    # Ctrl-C is the parent's to handle; it closes the pipe
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
     site: Site | None = None
@@ -200,7 +217,9 @@ def _work(pipe: Connection, orders: Orders) -> None:
 
 def _site(orders: Orders) -> Site:
     recorder = Recorder(Path(orders.record)) if orders.record else None
-    return site_of(assemble(configuration.loads(orders.config)), Store(Path(orders.store)), recorder)
+    return site_of(
+        assemble(configuration.loads(orders.config)), Store(Path(orders.store)), recorder
+    )
 
 
 def _answer(site: Site, job: dict[str, object]) -> list[Message]:
@@ -211,7 +230,10 @@ def _answer(site: Site, job: dict[str, object]) -> list[Message]:
         block_sum = add_replies(verb, requests, replies)
         meta = {"clients": block_sum.clients, "bytes_up": block_sum.bytes_up}
         return [Message(pack(block_sum.update), meta)]
-    return [Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs) for client, reply in replies]
+    return [
+        Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs)
+        for client, reply in replies
+    ]
 
 
 @lru_cache(maxsize=1)  # a broadcast is one object for all its clients, here as in a single process
@@ -220,7 +242,8 @@ def _request(path: str) -> Message:
 
 
 def _end_with(parent: int) -> None:
-    """A worker whose run was killed must not go on writing client states behind a resumed run's back.
+    """A worker whose run was killed must not go on writing client states behind a resumed run's
+    back.
 
     Its parent is the fork server, which ends with the run.
     """

@@ -1,10 +1,12 @@
-"""Trained word vectors as the files other programs expect, and as one from which training can go on.
+"""Trained word vectors as the files other programs expect, and as one from which training can go
+on.
 
-A file is written row by row under a temporary name and then renamed: a table is never in memory twice, and a kill leaves
-the old file or the new one.
+A file is written row by row under a temporary name and then renamed: a table is never in memory
+twice, and a kill leaves the old file or the new one.
 
-The formats of others split at white space. A word that holds some is written differently, "new york" as "new▁york", and
-under a name that no other word has; the writers return the words they had to change.
+The formats of others split at white space. A word that holds some is written differently, "new
+york" as "new▁york", and under a name that no other word has; the writers return the words they had
+to change.
 """
 
 import json
@@ -30,18 +32,23 @@ from lexfed.vocabulary.word import Vocabulary
 FORMAT = "lexfed word tables 1"
 COUNTS = "counts"
 BLANK = "▁"  # as SentencePiece writes it
-_BREAKS = re.compile(r"[\s\0\ud800-\udfff]")  # what some reader splits at or stops at, and what UTF-8 can't hold
+# what some reader splits at or stops at, and what UTF-8 can't hold
+_BREAKS = re.compile(r"[\s\0\ud800-\udfff]")
 _BLOCK = 4096  # rows
 
 
 def write_word2vec(path: Path, vocabulary: Vocabulary, vectors: Tensor, binary: bool) -> list[str]:
-    """word2vec's format, text or binary, with the line that counts rows and columns. Numbers are exact in both."""
+    """word2vec's format, text or binary, with the line that counts rows and columns. Numbers are
+    exact in both.
+    """
     _check(vocabulary, {"vectors": vectors})
     names, changed = _escaped(vocabulary.tokens)
     with _replacing(path) as temporary, temporary.open("wb") as file:
         file.write(f"{len(vectors)} {vectors.shape[1]}\n".encode())
         for name, row in zip(names, _rows(vectors), strict=True):
-            file.write(name.encode() + b" " + (row.tobytes() if binary else _text(row, " ")) + b"\n")
+            file.write(
+                name.encode() + b" " + (row.tobytes() if binary else _text(row, " ")) + b"\n"
+            )
     return changed
 
 
@@ -53,8 +60,11 @@ def write_projector(folder: Path, vocabulary: Vocabulary, vectors: Tensor) -> li
     with _replacing(folder / "vectors.tsv") as temporary, temporary.open("wb") as file:
         file.writelines(_text(row, "\t") + b"\n" for row in _rows(vectors))
     with _replacing(folder / "metadata.tsv") as temporary, temporary.open("wb") as file:
-        file.write(b"Word\tCount\n")  # with two columns the projector takes the first line for their names
-        file.writelines(f"{name}\t{n}\n".encode() for name, n in zip(names, vocabulary.counts, strict=True))
+        # with two columns the projector takes the first line for their names
+        file.write(b"Word\tCount\n")
+        file.writelines(
+            f"{name}\t{n}\n".encode() for name, n in zip(names, vocabulary.counts, strict=True)
+        )
     return changed
 
 
@@ -73,26 +83,37 @@ def keyed_vectors(vocabulary: Vocabulary, vectors: Tensor) -> Any:
     return keyed
 
 
-# --- a file to go on from --------------------------------------------------------------------------------------------
+# --- a file to go on from -------------------------------------------------------------------------
 
 
 def write_tables(path: Path, vocabulary: Vocabulary, tables: Params) -> None:
-    """One safetensors file: the tables ("input", "output") as they are, the counts, and in its metadata the words."""
+    """One safetensors file: the tables ("input", "output") as they are, the counts, and in its
+    metadata the words.
+    """
     _check(vocabulary, tables)
     if COUNTS in tables:
         raise DataError(f"no table may be called '{COUNTS}': the words' counts are")
     arrays = {name: table.detach().cpu().contiguous() for name, table in tables.items()}
     arrays[COUNTS] = torch.tensor(vocabulary.counts, dtype=torch.int64)
-    about = {"format": FORMAT, "version": str(vocabulary.version), "words": json.dumps(vocabulary.tokens)}
+    about = {
+        "format": FORMAT,
+        "version": str(vocabulary.version),
+        "words": json.dumps(vocabulary.tokens),
+    }
     try:
         with _replacing(path) as temporary:
-            save_file(arrays, temporary, about | {"digest": _digest(about, arrays)})  # from where they are, without a copy
-    except safetensors.SafetensorError as error:  # a full disk; or words of more than 100 MB, its limit for a header
+            # from where they are, without a copy
+            save_file(arrays, temporary, about | {"digest": _digest(about, arrays)})
+    except (
+        safetensors.SafetensorError
+    ) as error:  # a full disk; or words of more than 100 MB, its limit for a header
         raise DataError(f"{path} can't be written: {' '.join(str(error).split())}") from error
 
 
 def read_tables(path: Path) -> tuple[Vocabulary, dict[str, Tensor]]:
-    """What `write_tables` wrote. The tables are mapped into memory; changing them does not change the file."""
+    """What `write_tables` wrote. The tables are mapped into memory; changing them does not change
+    the file.
+    """
     try:
         with safetensors.safe_open(path, "pt") as file:
             about = dict(file.metadata() or {})
@@ -102,10 +123,21 @@ def read_tables(path: Path) -> tuple[Vocabulary, dict[str, Tensor]]:
         if about.pop("digest", None) != _digest(about, tables):
             raise DataError(f"{path} is damaged: it is not what was written")
         counts = tables.pop(COUNTS)
-        vocabulary = Vocabulary(_words(about["words"]), tuple(counts.tolist()), int(about["version"]))
+        vocabulary = Vocabulary(
+            _words(about["words"]), tuple(counts.tolist()), int(about["version"])
+        )
         _check(vocabulary, tables)
-    except (safetensors.SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} can't be read as word tables: {' '.join(str(error).split())[:200]}") from error
+    except (
+        safetensors.SafetensorError,
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        raise DataError(
+            f"{path} can't be read as word tables: {' '.join(str(error).split())[:200]}"
+        ) from error
     return vocabulary, tables
 
 
@@ -117,7 +149,9 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _digest(about: Mapping[str, str], arrays: Params) -> str:
-    """Of everything in the file: safetensors itself notices a damaged header, but not a damaged number."""
+    """Of everything in the file: safetensors itself notices a damaged header, but not a damaged
+    number.
+    """
     shapes = {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
     digest = blake2b(json.dumps([dict(about), shapes], sort_keys=True).encode(), digest_size=16)
     for name in sorted(arrays):
@@ -125,7 +159,7 @@ def _digest(about: Mapping[str, str], arrays: Params) -> str:
     return digest.hexdigest()
 
 
-# --- what the formats share ------------------------------------------------------------------------------------------
+# --- what the formats share -----------------------------------------------------------------------
 
 
 def _check(vocabulary: Vocabulary, tables: Params) -> None:
@@ -138,13 +172,19 @@ def _check(vocabulary: Vocabulary, tables: Params) -> None:
         raise DataError(f"the vocabulary holds {twice[:50]!r} twice")
     for name, table in tables.items():
         if table.ndim != 2 or table.shape[1] == 0:
-            raise DataError(f"'{name}' of shape {tuple(table.shape)} is not a table with a row for each word")
+            raise DataError(
+                f"'{name}' of shape {tuple(table.shape)} is not a table with a row for each word"
+            )
         if len(table) != words:
-            raise DataError(f"a vocabulary of {words} words can't have '{name}' of {len(table)} rows")
+            raise DataError(
+                f"a vocabulary of {words} words can't have '{name}' of {len(table)} rows"
+            )
 
 
 def _escaped(tokens: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names under which words are written, each different from all others; and the words whose name is another."""
+    """The names under which words are written, each different from all others; and the words whose
+    name is another.
+    """
     changed = [word for word in tokens if not word or _BREAKS.search(word)]
     taken, names = set(tokens), {}
     for word in changed:
@@ -173,7 +213,8 @@ def _text(row: npt.NDArray[np.float32], between: str) -> bytes:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
-    """A temporary file to write, which then replaces the one at `path`; `files.write_atomically` for what is too big for it.
+    """A temporary file to write, which then replaces the one at `path`; `files.write_atomically`
+    for what is too big for it.
 
     safetensors replaces the file by one that only its owner can read, so the mode is set again.
     """

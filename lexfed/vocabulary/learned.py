@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lexfed.core.errors import ConfigError, DataError
-from lexfed.corpus.catalogue import load as load_corpus
+from lexfed.corpus.sources import load as load_corpus
 from lexfed.corpus.text import Corpus
 from lexfed.vocabulary import tokenizer as trained
 from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer
@@ -17,18 +17,23 @@ KEPT = 50_000  # words of its text whose counts are kept, for its distance to th
 
 @dataclass(frozen=True)
 class TokenizerOptions:
-    """The `[tokenizer]` table: how users' texts are read, and the tokenizer that training begins with."""
+    """The `[tokenizer]` table: how users' texts are read, and the tokenizer that training begins
+    with.
+    """
 
-    kind: Kind = "bpe"
-    size: int = 10_000
-    start: str = "public"  # learned from public text; "oracle": from the users'; "heavy_hitters"; or a tokenizer.json
+    kind: Kind = "bpe"  # of the tokenizer
+    size: int = 10_000  # tokens, special ones included
+    # learned from public text; "oracle": from the users'; "heavy_hitters"; or a tokenizer.json
+    start: str = "public"
     public: str = "wikitext2"  # the public text: a data set, or a file
-    lowercase: bool = False
+    lowercase: bool = False  # read all text in lower case
     words_per_user: int = 1_600  # at most so many words of a user are read
 
     def __post_init__(self) -> None:
         if self.size < 10 or self.words_per_user < 1:
-            raise ConfigError("tokenizer.size must be at least 10, tokenizer.words_per_user at least 1")
+            raise ConfigError(
+                "tokenizer.size must be at least 10, tokenizer.words_per_user at least 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ class Learned:
         return opened(self.data)
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"source": self.source, "words": dict(self.words), "tokenizer": self.data.decode()}).encode()
+        return json.dumps(
+            {"source": self.source, "words": dict(self.words), "tokenizer": self.data.decode()}
+        ).encode()
 
 
 @lru_cache(maxsize=4)  # one request after the other brings the same tokenizer
@@ -67,8 +74,12 @@ def learn(texts: Iterable[Sequence[str]], kind: Kind, size: int, source: str) ->
 
 def learn_from_counts(counts: Mapping[str, int], kind: Kind, size: int, source: str) -> Learned:
     if not counts:
-        raise DataError(f"no word was found by {source}: there is nothing to learn a tokenizer from")
-    return Learned(trained.train_on_counts(counts, kind, size), dict(Counter(counts).most_common(KEPT)), source)
+        raise DataError(
+            f"no word was found by {source}: there is nothing to learn a tokenizer from"
+        )
+    return Learned(
+        trained.train_on_counts(counts, kind, size), dict(Counter(counts).most_common(KEPT)), source
+    )
 
 
 def public_text(options: TokenizerOptions) -> Iterable[list[str]]:

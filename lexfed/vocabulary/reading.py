@@ -1,4 +1,6 @@
-"""How texts become numbers: with one vocabulary that all share, or with a private table of one's own."""
+"""How texts become numbers: with one vocabulary that all share, or with a private table of one's
+own.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,7 +17,9 @@ from lexfed.vocabulary.word import UNKNOWN, Tokenizer, count_words, words
 
 @dataclass(frozen=True)
 class Reading:
-    """Texts as ids. Ids past the embedding table's end are rows of `beyond`, which are looked up and never trained."""
+    """Texts as ids. Ids past the embedding table's end are rows of `beyond`, which are looked up
+    and never trained.
+    """
 
     examples: list[Example]
     beyond: Tensor | None = None  # (n, d)
@@ -34,12 +38,16 @@ class SharedReader:
 
     def read(self, corpus: Corpus) -> Reading:
         ids = (self.tokenizer.encode(text)[: self.limit] for text in corpus)
-        return Reading([Example(i, int(label)) for i, label in zip(ids, corpus.labels, strict=True)])
+        return Reading(
+            [Example(i, int(label)) for i, label in zip(ids, corpus.labels, strict=True)]
+        )
 
 
 @dataclass(frozen=True)
 class PrivateReader:
-    """With a client's own words; a word it lacks is looked up in the public table, if there is one, else unknown."""
+    """With a client's own words; a word it lacks is looked up in the public table, if there is one,
+    else unknown.
+    """
 
     own: tuple[str, ...]  # row i of the private table is the i-th; the first is unknown
     public: PublicTable | None
@@ -60,17 +68,22 @@ class PrivateReader:
         return Reading(examples, self.public.rows(met) if self.public is not None and met else None)
 
 
-def own_words(corpus: Corpus, public: Mapping[str, int], minimum: int, size: int, only_public: bool) -> tuple[str, ...]:
-    """The words of a client's own text, most frequent first: those the public table has, and (unless `only_public`)
-    those that occur at least `minimum` times."""
+def own_words(
+    corpus: Corpus, public: Mapping[str, int], minimum: int, size: int, only_public: bool
+) -> tuple[str, ...]:
+    """The words of a client's own text, most frequent first: those the public table has, and
+    (unless `only_public`) those that occur at least `minimum` times."""
     counts: Counter[str] = count_words(corpus)
     kept = {w: n for w, n in counts.items() if w in public or (not only_public and n >= minimum)}
     ranked = sorted(kept, key=lambda word: (-kept[word], word))
     return (UNKNOWN, *ranked[: size - 1])
 
 
-def initial_rows(own: tuple[str, ...], public: PublicTable | None, random: Tensor) -> Tensor:  # (n, d) and (n, d)
-    """Public vectors where there are some; else of these random ones, N(0, 1), as long as the public ones are."""
+# (n, d) and (n, d)
+def initial_rows(own: tuple[str, ...], public: PublicTable | None, random: Tensor) -> Tensor:
+    """Public vectors where there are some; else of these random ones, N(0, 1), as long as the
+    public ones are.
+    """
     rows = random * (0.1 if public is None else float(public.vectors[:1000].std()))
     if public is not None:
         known = [i for i, word in enumerate(own) if word in public.ids]

@@ -1,13 +1,14 @@
-"""A model's token rows when its tokenizer changes (Bagdasaryan et al., 2022, Algorithm 1, REMAP and UPDATE).
+"""A model's token rows when its tokenizer changes (Bagdasaryan et al., 2022, Algorithm 1, REMAP and
+UPDATE).
 
     for each token of the new tokenizer:
         pieces <- the old tokenizer's ids of the token's symbols
         row of the token <- mean of the rows of its pieces
 
-Differs from the paper's pseudocode: a token is *encoded* by the old tokenizer, not decoded; a piece that occurs twice
-counts twice (`+=`, not `=`); and a token is encoded as it is written, without a blank before it and without a
-pre-tokenizer. All parameters that have a row per token are treated so: input and output table, bias, and the server
-optimizer's memory of them.
+Differs from the paper's pseudocode: a token is *encoded* by the old tokenizer, not decoded; a piece
+that occurs twice counts twice (`+=`, not `=`); and a token is encoded as it is written, without a
+blank before it and without a pre-tokenizer. All parameters that have a row per token are treated
+so: input and output table, bias, and the server optimizer's memory of them.
 """
 
 from collections import Counter
@@ -20,13 +21,16 @@ from torch import Tensor
 from lexfed.core.params import Params
 from lexfed.vocabulary.tokenizer import TrainedTokenizer
 
-Writing = Literal["bytes", "##", "▁", "plain"]  # how tokens show whether they begin a word: Ġ, no ##, ▁, not at all
+# how tokens show whether they begin a word: Ġ, no ##, ▁, not at all
+Writing = Literal["bytes", "##", "▁", "plain"]
 
-# --- which pieces -----------------------------------------------------------------------------------------------------
+# --- which pieces ---------------------------------------------------------------------------------
 
 
 def pieces(new: TrainedTokenizer, old: TrainedTokenizer) -> list[list[int]]:
-    """For each new token the old ids of its pieces; [] where there is none, not even an unknown one."""
+    """For each new token the old ids of its pieces; [] where there is none, not even an unknown
+    one.
+    """
     roles = {new.pad: old.pad, new.unk: old.unk, new.bos: old.bos, new.eos: old.eos}
     known, forms = old.vocabulary.ids, (writing(new), writing(old))
     result = []
@@ -35,13 +39,17 @@ def pieces(new: TrainedTokenizer, old: TrainedTokenizer) -> list[list[int]]:
             namesake = roles[i]
             result.append([] if namesake is None else [namesake])
         else:
-            symbols = _written(*_surface(token, forms[0]), forms[1]) if forms[0] != forms[1] else token
+            symbols = (
+                _written(*_surface(token, forms[0]), forms[1]) if forms[0] != forms[1] else token
+            )
             result.append([known[symbols]] if symbols in known else _split(symbols, old))
     return result
 
 
 def _split(symbols: str, old: TrainedTokenizer) -> list[int]:
-    """The old model applied to symbols as they are. What it does not know at all is its unknown token."""
+    """The old model applied to symbols as they are. What it does not know at all is its unknown
+    token.
+    """
     found = [token.id for token in old.engine.model.tokenize(symbols)] if symbols else []
     unknown = [] if old.unk is None else [old.unk]
     return found if any(i != old.unk for i in found) else unknown
@@ -52,11 +60,17 @@ def writing(tokenizer: TrainedTokenizer) -> Writing:
         return "bytes"
     if tokenizer.kind == "wordpiece":
         return "##"
-    return "▁" if any(token.startswith("▁") for token in tokenizer.tokens) and tokenizer.kind != "word" else "plain"
+    return (
+        "▁"
+        if any(token.startswith("▁") for token in tokenizer.tokens) and tokenizer.kind != "word"
+        else "plain"
+    )
 
 
 def _surface(token: str, form: Writing) -> tuple[str, bool]:
-    """The text of a token, and whether it begins a word. Bytes that are no whole character have no text."""
+    """The text of a token, and whether it begins a word. Bytes that are no whole character have no
+    text.
+    """
     if form == "bytes":
         from tokenizers import decoders
 
@@ -79,11 +93,12 @@ def _written(text: str, begins: bool, form: Writing) -> str:
     return f"▁{text}" if form == "▁" and begins else text
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def remapped(table: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
-    """The mean of the rows of each token's pieces, repeats counted; of all rows for a token without pieces.
+    """The mean of the rows of each token's pieces, repeats counted; of all rows for a token without
+    pieces.
 
     For a table (V, d) or a bias (V,). One piece gives its row, bit for bit.
     """
@@ -94,7 +109,8 @@ def remapped(table: Tensor, pieces: Sequence[Sequence[int]]) -> Tensor:
     owner = torch.repeat_interleave(torch.arange(len(pieces)), counts)
     sums = table.new_zeros((len(pieces), *table.shape[1:])).index_add_(0, owner, table[flat])
     result = sums / counts.clamp(min=1).to(table.dtype).reshape(-1, *[1] * (table.ndim - 1))
-    result[counts == 1] = table[flat[counts[owner] == 1]]  # a sum that starts from 0 would lose the sign of -0
+    # a sum that starts from 0 would lose the sign of -0
+    result[counts == 1] = table[flat[counts[owner] == 1]]
     result[counts == 0] = table.mean(0)
     return result
 
@@ -103,20 +119,29 @@ def remap_params(params: Params, names: Sequence[str], pieces: Sequence[Sequence
     """The parameters with new token rows; `names` are those that have a row per token."""
     if missing := [name for name in names if name not in params]:
         raise ValueError(f"there is no parameter {', '.join(missing)}")
-    return {name: remapped(value, pieces) if name in names else value for name, value in params.items()}
+    return {
+        name: remapped(value, pieces) if name in names else value for name, value in params.items()
+    }
 
 
-def remap_slots(slots: Mapping[str, Params], names: Sequence[str], pieces: Sequence[Sequence[int]]) -> Mapping[str, Params]:
-    """The server optimizer's memory, for the same rows: m <- mean_i m_i, v <- mean_i v_i over the pieces i.
+def remap_slots(
+    slots: Mapping[str, Params], names: Sequence[str], pieces: Sequence[Sequence[int]]
+) -> Mapping[str, Params]:
+    """The server optimizer's memory, for the same rows: m <- mean_i m_i, v <- mean_i v_i over the
+    pieces i.
 
-    v holds squares. Their mean is at least the square of the mean gradient, so the first steps are rather too small than
-    too large. A slot that has not met a parameter yet goes without it.
+    v holds squares. Their mean is at least the square of the mean gradient, so the first steps are
+    rather too small than too large. A slot that has not met a parameter yet goes without it.
     """
-    return {slot: remap_params(held, [name for name in names if name in held], pieces) for slot, held in slots.items()}
+    return {
+        slot: remap_params(held, [name for name in names if name in held], pieces)
+        for slot, held in slots.items()
+    }
 
 
 def unigram_bias(new: TrainedTokenizer, texts: Iterable[Sequence[str]]) -> Tensor:
-    """log((count + 1) / (total + V)) of each token in texts cut in words, each with its end: an output bias to start from.
+    """log((count + 1) / (total + V)) of each token in texts cut in words, each with its end: an
+    output bias to start from.
 
     What is never predicted (the beginning, padding) is counted 0 times and gets the smallest.
     """

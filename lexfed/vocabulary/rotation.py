@@ -1,17 +1,20 @@
-"""A secret rotation of public word vectors: x Q, with Q orthogonal, each as likely as any other (Haar; Mezzadri, 2007).
+"""A secret rotation of public word vectors: x Q, with Q orthogonal, each as likely as any other
+(Haar; Mezzadri, 2007).
 
     clients:   Q <- rotation(what they share and the server lacks, d)
                E_k <- rows x Q of the public table, turned as they are looked up
     attacker:  has the span of rows x Q and all rows x: none of them is nearer to it than chance
 
-Whoever has Q reads everything: one client that works with the server is enough. So does who knows about d pairs
-(x, x Q), by `aligned`. Lengths and angles survive a rotation; lengths can be made equal before it.
+Whoever has Q reads everything: one client that works with the server is enough. So does who knows
+about d pairs (x, x Q), by `aligned`. Lengths and angles survive a rotation; lengths can be made
+equal before it.
 
-    whitened:  x <- (x - mean) C^-1/2 sqrt(tr C / d)     mean and covariance C of the table's most frequent words
+    whitened: x <- (x - mean) C^-1/2 sqrt(tr C / d) mean and covariance C of the table's most frequent words
 
-Real vectors lie along few axes, and Adam, which scales each number by itself, makes use of that: turned, it learns more
-slowly. Whitened vectors have no axes, so turning them changes nothing. Nor can a server find Q by laying its own
-covariance beside that of what it saw. Whitening is public: it hides nothing by itself.
+Real vectors lie along few axes, and Adam, which scales each number by itself, makes use of that:
+turned, it learns more slowly. Whitened vectors have no axes, so turning them changes nothing. Nor
+can a server find Q by laying its own covariance beside that of what it saw. Whitening is public: it
+hides nothing by itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,8 +36,11 @@ FREQUENT = 20_000  # words whose mean and covariance are taken
 
 @lru_cache(maxsize=16)
 def rotation(secret: Seed, dimension: int) -> Tensor:  # (d, d)
-    """The Q of a QR decomposition, its signs fixed by R's diagonal: without that it would not be uniform."""
-    # numpy's generator takes the whole secret; torch's starts from 32 bits, which a server could try out one by one
+    """The Q of a QR decomposition, its signs fixed by R's diagonal: without that it would not be
+    uniform.
+    """
+    # numpy's generator takes the whole secret; torch's starts from 32 bits, which a server could
+    # try out one by one
     normal = torch.from_numpy(numpy_generator(secret).standard_normal((dimension, dimension)))
     q, r = torch.linalg.qr(normal)
     turned: Tensor = (q * r.diagonal().sign()).float()
@@ -42,7 +48,9 @@ def rotation(secret: Seed, dimension: int) -> Tensor:  # (d, d)
 
 
 def aligned(public: Tensor, rotated: Tensor) -> Tensor:  # (d, d)
-    """The rotation that brings some rows nearest to others (Procrustes; Schoenemann, 1966): exact from d of full rank."""
+    """The rotation that brings some rows nearest to others (Procrustes; Schoenemann, 1966): exact
+    from d of full rank.
+    """
     u, _, v = torch.linalg.svd(public.double().T @ rotated.double())
     q: Tensor = (u @ v).float()
     return q
@@ -68,7 +76,9 @@ def whitening(public: PublicTable) -> Whitening:
 
 @dataclass(frozen=True, eq=False)
 class RotatedVectors:
-    """The rows of an array, each turned when it is asked for: the array itself stays where it is, for all to share."""
+    """The rows of an array, each turned when it is asked for: the array itself stays where it is,
+    for all to share.
+    """
 
     source: npt.NDArray[Any]  # (V, d)
     rotation: Tensor | None  # (d, d)
@@ -113,7 +123,8 @@ class RotatedTable:
     @cached_property
     def vectors(self) -> RotatedVectors:
         length = None
-        if self.normalise:  # one length for all, the usual one: training starts from numbers of the usual size
+        # one length for all, the usual one: training starts from numbers of the usual size
+        if self.normalise:
             head = np.asarray(self.public.vectors[:TYPICAL], dtype=np.float32)
             length = float(np.sqrt(np.square(head).sum(1).mean()))
         return RotatedVectors(self.public.vectors, self.rotation, length, self.whiten)
@@ -127,8 +138,15 @@ class RotatedTable:
 
 
 @lru_cache(maxsize=64)
-def rotated(public: PublicTable, rotation: Tensor | None, normalise: bool = False, whiten: bool = False) -> PublicTable:
-    """The table for readers, which look words up in a `PublicTable` and need not know that its rows were turned."""
+def rotated(
+    public: PublicTable, rotation: Tensor | None, normalise: bool = False, whiten: bool = False
+) -> PublicTable:
+    """The table for readers, which look words up in a `PublicTable` and need not know that its rows
+    were turned.
+    """
     if rotation is None and not normalise and not whiten:
         return public
-    return cast(PublicTable, RotatedTable(public, rotation, normalise, whitening(public) if whiten else None))
+    return cast(
+        PublicTable,
+        RotatedTable(public, rotation, normalise, whitening(public) if whiten else None),
+    )

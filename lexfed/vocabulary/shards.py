@@ -1,4 +1,6 @@
-"""Text as integers: each client's words as ids, in a file that is mapped into memory and that nobody else can open."""
+"""Text as integers: each client's words as ids, in a file that is mapped into memory and that
+nobody else can open.
+"""
 
 import mmap
 import tempfile
@@ -12,11 +14,13 @@ from lexfed.corpus.text import Corpus
 from lexfed.models.skipgram import Text
 from lexfed.vocabulary.word import words
 
-PIECE = 1000  # words: a longer text is cut, so that one book can be shuffled and parted like many letters
+# words: a longer text is cut, so that one book can be shuffled and parted like many letters
+PIECE = 1000
 
 
 def encode(corpus: Corpus, ids: Mapping[str, int]) -> Text:
-    """The corpus in the vocabulary's ids; words it lacks are left out. Memory does not grow with the text.
+    """The corpus in the vocabulary's ids; words it lacks are left out. Memory does not grow with
+    the text.
 
     The file has no name: it is gone with this process, and no other user or process can read it.
     """
@@ -33,7 +37,8 @@ def encode(corpus: Corpus, ids: Mapping[str, int]) -> Text:
         if not total:
             return Text(np.empty(0, np.int32), np.zeros(1, np.int64))
         mapped = mmap.mmap(file.fileno(), 4 * total, access=mmap.ACCESS_READ)
-        if hasattr(mmap, "MADV_RANDOM"):  # pieces are read in random order: reading ahead would only fill memory
+        # pieces are read in random order: reading ahead would only fill memory
+        if hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
         tokens = np.frombuffer(mapped, dtype=np.int32)
     return Text(tokens, np.array(starts, dtype=np.int64))

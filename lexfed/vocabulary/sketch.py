@@ -1,20 +1,23 @@
-"""Words under local differential privacy: private Count-Mean-Sketch (Apple, "Learning with Privacy at Scale", 2017).
+"""Words under local differential privacy: private Count-Mean-Sketch (Apple, "Learning with Privacy
+at Scale", 2017).
 
     client:  take a row j of k by chance;  v = -1 in all m columns, +1 at h_j(word)
              flip each sign with probability p = 1 / (1 + e^(eps/2));  send (j, v)
     server:  c = (e^(eps/2) + 1) / (e^(eps/2) - 1);  M[j] += k (c/2 v + 1/2)
              f(word) = m/(m-1) (mean_j M[j, h_j(word)] - n/m)                      n reports
 
-The row says nothing of the word, and the vectors of two words differ in two signs, each worth a factor e^(eps/2): a report
-is eps-LDP, and nobody has to be trusted with it. The hash functions are public: secrecy is in the flips alone.
+The row says nothing of the word, and the vectors of two words differ in two signs, each worth a
+factor e^(eps/2): a report is eps-LDP, and nobody has to be trusted with it. The hash functions are
+public: secrecy is in the flips alone.
 
-A user with too few words of the dictionary sends `NO_WORD` instead, else the number of its reports would tell: +1 at a
-column drawn anew by chance, a word nobody asks for. It meets a word's column with probability 1/m, as any other word does,
-so estimates stay unbiased. (A report of v = -1 everywhere would take 1/(m-1) off every estimate; one fixed dummy word that
-many send would weigh on the words that happen to share its columns.)
+A user with too few words of the dictionary sends `NO_WORD` instead, else the number of its reports
+would tell: +1 at a column drawn anew by chance, a word nobody asks for. It meets a word's column
+with probability 1/m, as any other word does, so estimates stay unbiased. (A report of v = -1
+everywhere would take 1/(m-1) off every estimate; one fixed dummy word that many send would weigh on
+the words that happen to share its columns.)
 
-Differs from the paper: the server keeps sums of signs and numbers of reports, not M. The estimate is the same, and
-integers add up exactly, under a secure sum too.
+Differs from the paper: the server keeps sums of signs and numbers of reports, not M. The estimate
+is the same, and integers add up exactly, under a secure sum too.
 """
 
 import math
@@ -51,11 +54,15 @@ class Sketch:
         if self.hashes < 1:
             raise ConfigError(f"a sketch has at least one hash function, not {self.hashes}")
         if self.width < 8 or self.width % 8:
-            raise ConfigError(f"a sketch's width is a multiple of 8, for signs travel as bits; {self.width} is not")
+            raise ConfigError(
+                f"a sketch's width is a multiple of 8, for signs travel as bits; {self.width} is "
+                "not"
+            )
 
     @property
     def flip(self) -> float:
-        return math.exp(-self.epsilon / 2) / (1 + math.exp(-self.epsilon / 2))  # p, safe where e^(eps/2) is not
+        # p, safe where e^(eps/2) is not
+        return math.exp(-self.epsilon / 2) / (1 + math.exp(-self.epsilon / 2))
 
     @property
     def scale(self) -> float:
@@ -80,14 +87,20 @@ class Accumulated:
 
 
 def per_word_epsilon(epsilon: float, words: int, unit: Literal["user", "word"]) -> float:
-    """The budget of one word: a user's is shared among its words; a word's is paid by the user for each, words * epsilon."""
+    """The budget of one word: a user's is shared among its words; a word's is paid by the user for
+    each, words * epsilon.
+    """
     if words < 1:
         raise ConfigError(f"a user contributes at least one word, not {words}")
     return epsilon / words if unit == "user" else epsilon
 
 
-def choose_words(words_of_user: Sequence[str], candidates: Collection[str], count: int, seed: Seed) -> list[str]:
-    """What a user contributes: `count` of its occurrences of candidates, no place in its text twice, then `NO_WORD`."""
+def choose_words(
+    words_of_user: Sequence[str], candidates: Collection[str], count: int, seed: Seed
+) -> list[str]:
+    """What a user contributes: `count` of its occurrences of candidates, no place in its text
+    twice, then `NO_WORD`.
+    """
     own = [word for word in words_of_user if word in candidates]
     drawn = numpy_generator(seed).permutation(len(own))[:count]
     return [own[i] for i in drawn] + [NO_WORD] * (count - len(drawn))
@@ -106,11 +119,15 @@ def _digest(word: str, block: int) -> bytes:
 
 
 def encode(sketch: Sketch, words: Sequence[str], seed: Seed) -> Reports:
-    """One client's reports. The seed is its own secret and serves once: two reports with the same flips undo them."""
+    """One client's reports. The seed is its own secret and serves once: two reports with the same
+    flips undo them.
+    """
     rng, every = numpy_generator(seed), np.arange(len(words))
     rows = rng.integers(sketch.hashes, size=len(words))  # (W,)
     anew = rng.integers(sketch.width, size=len(words))
-    columns = np.where([word == NO_WORD for word in words], anew, places(sketch, words)[rows, every])  # (W,)
+    columns = np.where(
+        [word == NO_WORD for word in words], anew, places(sketch, words)[rows, every]
+    )  # (W,)
     plus = rng.random((len(words), sketch.width)) < sketch.flip  # (W, m)
     plus[every, columns] ^= True
     return Reports(rows, np.packbits(plus, axis=1))
@@ -121,8 +138,9 @@ def encode_many(sketch: Sketch, words_of_users: Iterable[Sequence[str]], seed: S
     rng, counts = numpy_generator(seed), Counter(chain.from_iterable(words_of_users))
     true = _true_signs(sketch, counts, rng)  # (k, m)
     reports = true.sum(axis=1)
-    # In row j every report flips every column by itself: of the t reports with +1 at a column Bin(t, 1 - p) stay, of the
-    # n_j - t others Bin(n_j - t, p) turn, and columns are independent. So nothing is approximated.
+    # In row j every report flips every column by itself: of the t reports with +1 at a column
+    # Bin(t, 1 - p) stay, of the n_j - t others Bin(n_j - t, p) turn, and columns are independent.
+    # So nothing is approximated.
     plus = rng.binomial(true, 1 - sketch.flip) + rng.binomial(reports[:, None] - true, sketch.flip)
     return Accumulated(2 * plus - reports[:, None], reports)
 
@@ -131,15 +149,20 @@ def _true_signs(sketch: Sketch, counts: Counter[str], rng: np.random.Generator) 
     """How many reports have their +1 at each row and column, before the flips."""
     known = [word for word in counts if word != NO_WORD]
     times = np.array([counts[word] for word in known], dtype=np.int64)
-    drawn = rng.multinomial(times, np.full(sketch.hashes, 1 / sketch.hashes))  # (W, k), the rows that reports took
+    # (W, k), the rows that reports took
+    drawn = rng.multinomial(times, np.full(sketch.hashes, 1 / sketch.hashes))
     cells = sketch.hashes * sketch.width
-    true = np.bincount(rng.integers(cells, size=counts[NO_WORD]), minlength=cells).reshape(sketch.hashes, sketch.width)
+    true = np.bincount(rng.integers(cells, size=counts[NO_WORD]), minlength=cells).reshape(
+        sketch.hashes, sketch.width
+    )
     np.add.at(true, (np.arange(sketch.hashes)[:, None], places(sketch, known)), drawn.T)
     return true
 
 
 def empty(sketch: Sketch) -> Accumulated:
-    return Accumulated(np.zeros((sketch.hashes, sketch.width), np.int64), np.zeros(sketch.hashes, np.int64))
+    return Accumulated(
+        np.zeros((sketch.hashes, sketch.width), np.int64), np.zeros(sketch.hashes, np.int64)
+    )
 
 
 def add(accumulated: Accumulated, reports: Reports) -> Accumulated:
@@ -155,20 +178,26 @@ def add(accumulated: Accumulated, reports: Reports) -> Accumulated:
 def estimate(accumulated: Accumulated, sketch: Sketch, candidates: Sequence[str]) -> Floats:
     """How often each candidate was reported: unbiased over hash functions, so it may be below 0."""
     if accumulated.signs.shape != (sketch.hashes, sketch.width):
-        raise DataError(f"these sums are not of a sketch with {sketch.hashes} rows of {sketch.width} columns")
+        raise DataError(
+            f"these sums are not of a sketch with {sketch.hashes} rows of {sketch.width} columns"
+        )
     m, n = sketch.width, accumulated.reports.sum()
-    met = accumulated.signs[np.arange(sketch.hashes)[:, None], places(sketch, candidates)].sum(axis=0)  # (W,)
+    met = accumulated.signs[np.arange(sketch.hashes)[:, None], places(sketch, candidates)].sum(
+        axis=0
+    )  # (W,)
     mean = sketch.scale / 2 * met + n / 2  # of the M[j, h_j]: their k and the mean's cancel
     return np.asarray(m / (m - 1) * (mean - n / m), dtype=np.float64)
 
 
 def standard_error(sketch: Sketch, n: int, f: float = 0.0, squares: float = 0.0) -> float:
-    """The deviation of an estimate from n reports, f of them of the word itself; `squares` is sum f_w^2 of the other words.
+    """The deviation of an estimate from n reports, f of them of the word itself; `squares` is sum
+    f_w^2 of the other words.
 
-    A report adds (c v + 1)/2, the indicator of a hit and noise of variance (c^2 - 1)/4. Another word hits in a share q_w
-    of the rows, E q_w = 1/m and Var q_w = (1/m)(1 - 1/m)/k over hash functions. Given q_w, each of its f_w reports hits by
-    its row's chance, variance q_w (1 - q_w); and all of them are off together by f_w (q_w - 1/m). With n that last part
-    grows like n, not sqrt(n): where one word is frequent, more reports don't help, more rows or columns do.
+    A report adds (c v + 1)/2, the indicator of a hit and noise of variance (c^2 - 1)/4. Another
+    word hits in a share q_w of the rows, E q_w = 1/m and Var q_w = (1/m)(1 - 1/m)/k over hash
+    functions. Given q_w, each of its f_w reports hits by its row's chance, variance q_w (1 - q_w);
+    and all of them are off together by f_w (q_w - 1/m). With n that last part grows like n, not
+    sqrt(n): where one word is frequent, more reports don't help, more rows or columns do.
     """
     m, k = sketch.width, sketch.hashes
     hit = (1 / m) * (1 - 1 / m)
@@ -176,14 +205,21 @@ def standard_error(sketch: Sketch, n: int, f: float = 0.0, squares: float = 0.0)
     return m / (m - 1) * math.sqrt(variance)
 
 
-def histogram(accumulated: Accumulated, sketch: Sketch, candidates: Sequence[str], z: float = 3.0) -> dict[str, int]:
+def histogram(
+    accumulated: Accumulated, sketch: Sketch, candidates: Sequence[str], z: float = 3.0
+) -> dict[str, int]:
     """The candidates that stand out by z standard errors, with their counts: a weighted word list.
 
-    Where flips are the noise, 1 absent candidate in 740 does by chance at z = 3. Collisions with a very frequent word are
-    few and large: for a million users' Zipf text at epsilon 8 it is 1 in 50, and 1 in 900 at z = 6.
+    Where flips are the noise, 1 absent candidate in 740 does by chance at z = 3. Collisions with a
+    very frequent word are few and large: for a million users' Zipf text at epsilon 8 it is 1 in 50,
+    and 1 in 900 at z = 6.
     """
     counts, n = estimate(accumulated, sketch, candidates), int(accumulated.reports.sum())
     # the frequent words' own estimates stand in for their counts
     squares = float(np.square(counts[counts > z * standard_error(sketch, n)]).sum())
     least = max(0.5, z * standard_error(sketch, n, squares=squares))
-    return {word: round(count) for word, count in zip(candidates, counts.tolist(), strict=True) if count > least}
+    return {
+        word: round(count)
+        for word, count in zip(candidates, counts.tolist(), strict=True)
+        if count > least
+    }

@@ -1,13 +1,14 @@
 """Tokenizers that are trained here: byte-level BPE, words, WordPiece, and a unigram language model.
 
-    words(text)                    one fixed rule cuts every text; a text is then " ".join(words)
-    train(texts, kind, size)       a standard tokenizer.json: each word is one pre-token, so no token spans two words
-    load(tokenizer.json)           ids 0-3 are <pad> <s> </s> <unk>; the first three are in no text
+    words(text)              one fixed rule cuts every text; a text is then " ".join(words)
+    train(texts, kind, size) a standard tokenizer.json: each word is one pre-token, so no token spans two words
+    load(tokenizer.json)     ids 0-3 are <pad> <s> </s> <unk>; the first three are in no text
 
-All training reads counts of words only (BPE: Sennrich et al., 2016; unigram: Kudo, 2018), and the same counts give the
-same bytes. The library's WordPiece numbers its letters, and its unigram adds up, in the order of a randomly seeded hash
-table: so letters get their numbers here, and the unigram's training is here. Byte-level BPE knows every string and
-never says <unk>; the others do, and `decode` leaves it out as it leaves out all special tokens.
+All training reads counts of words only (BPE: Sennrich et al., 2016; unigram: Kudo, 2018), and the
+same counts give the same bytes. The library's WordPiece numbers its letters, and its unigram adds
+up, in the order of a randomly seeded hash table: so letters get their numbers here, and the
+unigram's training is here. Byte-level BPE knows every string and never says <unk>; the others do,
+and `decode` leaves it out as it leaves out all special tokens.
 """
 
 import json
@@ -33,7 +34,9 @@ Kind = Literal["bpe", "word", "wordpiece", "unigram"]
 PAD, BOS, EOS, UNK = SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 LEAST = {"bpe": len(SPECIAL) + 256, "word": 5, "wordpiece": 8, "unigram": 8}  # sizes
 LONGEST_WORD = 100  # characters of a word that WordPiece and unigram learn from
-SELDOM = 0.125  # of the unigram: a piece that no best segmentation uses still has a probability; adds up without rounding
+# of the unigram: a piece that no best segmentation uses still has a probability; adds up without
+# rounding
+SELDOM = 0.125
 REMEMBERED = 500_000  # words whose tokens are kept
 
 _PLAIN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
@@ -42,30 +45,45 @@ _NO_WORD = re.compile(r"\s|[\ud800-\udfff]|\A\Z")
 
 
 def words(text: str, lowercase: bool = False) -> list[str]:
-    """Words, with apostrophes inside, and single symbols, among them control characters that are no blanks to Python."""
+    """Words, with apostrophes inside, and single symbols, among them control characters that are no
+    blanks to Python.
+    """
     text = text.lower() if lowercase else text
-    return _PLAIN.findall(text) if text.isascii() else _any_script().findall(_SURROGATE.sub("\ufffd", text))
+    return (
+        _PLAIN.findall(text)
+        if text.isascii()
+        else _any_script().findall(_SURROGATE.sub("\ufffd", text))
+    )
 
 
 @cache
 def _any_script() -> re.Pattern[str]:
-    """The same, with what `\\w` leaves out: marks (vowel signs, accents) and joiners stay with their letter or emoji.
+    """The same, with what `\\w` leaves out: marks (vowel signs, accents) and joiners stay with
+    their letter or emoji.
 
-    That no mark is below U+0300, and few are above U+FFFF, is told to the expression: it is then five times as fast.
+    That no mark is below U+0300, and few are above U+FFFF, is told to the expression: it is then
+    five times as fast.
     """
-    marks = [chr(point) for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M"]
+    marks = [
+        chr(point)
+        for point in range(sys.maxunicode + 1)
+        if unicodedata.category(chr(point))[0] == "M"
+    ]
     near = "".join(mark for mark in marks if mark <= "\uffff") + "\u200c\u200d"
-    far = "".join(mark for mark in marks if mark > "\uffff") + "\U0001f3fb-\U0001f3ff"  # and skin tones
+    # and skin tones
+    far = "".join(mark for mark in marks if mark > "\uffff") + "\U0001f3fb-\U0001f3ff"
     mark = rf"(?![\0-\u02ff])(?:[{near}]|(?=[\U00010000-\U0010ffff])[{far}])"
     word, symbol = rf"\w+(?:{mark}\w*)*", rf"[^\w\s](?:{mark})*"
     return re.compile(rf"{word}(?:['’]{word})*|{symbol}(?:(?<=\u200d){symbol})*")
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training -------------------------------------------------------------------------------------
 
 
 def train(texts: Iterable[Sequence[str]], kind: Kind, size: int) -> bytes:
-    """A tokenizer of `size` tokens, special ones included (fewer if the texts hold no more), from texts cut in words."""
+    """A tokenizer of `size` tokens, special ones included (fewer if the texts hold no more), from
+    texts cut in words.
+    """
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -73,11 +91,15 @@ def train(texts: Iterable[Sequence[str]], kind: Kind, size: int) -> bytes:
 
 
 def train_on_counts(counts: Mapping[str, int], kind: Kind, size: int) -> bytes:
-    """The same from a weighted list of words, as heavy hitters give it; a word without a positive count is left out."""
+    """The same from a weighted list of words, as heavy hitters give it; a word without a positive
+    count is left out.
+    """
     if kind not in LEAST:
         raise ConfigError(f"a tokenizer is one of {', '.join(get_args(Kind))}, not '{kind}'")
     if size < LEAST[kind]:
-        raise ConfigError(f"a '{kind}' tokenizer needs a size of at least {LEAST[kind]}, not {size}")
+        raise ConfigError(
+            f"a '{kind}' tokenizer needs a size of at least {LEAST[kind]}, not {size}"
+        )
     counted = {word: counts[word] for word in sorted(counts) if counts[word] > 0}
     if (stray := next(filter(_NO_WORD.search, counted), None)) is not None:
         raise DataError(f"{stray!r} is not one word: cut texts with words()")
@@ -91,15 +113,19 @@ def _bpe(counts: Mapping[str, int], size: int) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     symbols = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
-    blanks = pre_tokenizers.WhitespaceSplit()  # in bytes as symbols no blank is left: one word is one pre-token
+    # in bytes as symbols no blank is left: one word is one pre-token
+    blanks = pre_tokenizers.WhitespaceSplit()
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = blanks
     alphabet, special = pre_tokenizers.ByteLevel.alphabet(), list(SPECIAL)
-    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, special_tokens=special, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, show_progress=False, special_tokens=special, initial_alphabet=alphabet
+    )
     written = {symbols.pre_tokenize_str(word)[0][0]: n for word, n in _some(counts, size).items()}
     tokenizer.train_from_iterator(_repeated(written), trainer)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([blanks, symbols])
-    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])  # the first word's blank
+    # the first word's blank
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return tokenizer
 
 
@@ -117,13 +143,21 @@ def _wordpiece(counts: Mapping[str, int], size: int) -> "Tokenizer":
     """WordPiece as the library has it: merges of BPE, then the longest match."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    kept = _some(counts, size, letters=(size - len(SPECIAL)) // 4)  # each letter may take two tokens: at most half of them
-    letters = [*sorted(set("".join(kept))), *sorted({f"##{letter}" for word in kept for letter in word[1:]})]
+    # each letter may take two tokens: at most half of them
+    kept = _some(counts, size, letters=(size - len(SPECIAL)) // 4)
+    letters = [
+        *sorted(set("".join(kept))),
+        *sorted({f"##{letter}" for word in kept for letter in word[1:]}),
+    ]
     learner = Tokenizer(models.WordPiece(unk_token=UNK))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(vocab_size=size, show_progress=False, special_tokens=[*SPECIAL, *letters])
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, show_progress=False, special_tokens=[*SPECIAL, *letters]
+    )
     learner.train_from_iterator(_repeated(kept), trainer)
-    tokenizer = Tokenizer(models.WordPiece(learner.get_vocab(), unk_token=UNK, max_input_chars_per_word=LONGEST_WORD))
+    tokenizer = Tokenizer(
+        models.WordPiece(learner.get_vocab(), unk_token=UNK, max_input_chars_per_word=LONGEST_WORD)
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.WordPiece("##", cleanup=False)
     return tokenizer
@@ -146,29 +180,39 @@ def _numbered(tokens: Iterable[str]) -> dict[str, int]:
 
 
 def _some(counts: Mapping[str, int], size: int, letters: int | None = None) -> Mapping[str, int]:
-    """The words to learn from; with a limit on letters, those that the most frequent letters write."""
+    """The words to learn from; with a limit on letters, those that the most frequent letters
+    write.
+    """
     if letters is not None:
         seen: Counter[str] = Counter()
         for word, n in counts.items():
             for letter in word:
                 seen[letter] += n
         alphabet = set(sorted(seen, key=lambda letter: (-seen[letter], letter))[:letters])
-        counts = {word: n for word, n in counts.items() if len(word) < LONGEST_WORD and alphabet.issuperset(word)}
+        counts = {
+            word: n
+            for word, n in counts.items()
+            if len(word) < LONGEST_WORD and alphabet.issuperset(word)
+        }
     if not counts:
         raise DataError(f"there are no words that a tokenizer of {size} tokens could be trained on")
     return counts
 
 
 def _repeated(counts: Mapping[str, int], most: int = 10_000) -> Iterator[str]:
-    """Each word as often as it counts: the library takes text only, at 0.4 s for a million words."""
+    """Each word as often as it counts: the library takes text only, at 0.4 s for a million
+    words.
+    """
     for word, n in counts.items():
         yield from (" ".join([word] * min(most, n - done)) for done in range(0, n, most))
 
 
 def _unigram_pieces(counts: Mapping[str, int], room: int) -> list[tuple[str, float]]:
-    """After Kudo (2018), section 3.2: start from too many pieces, and let go those that the best segmentations use least.
+    """After Kudo (2018), section 3.2: start from too many pieces, and let go those that the best
+    segmentations use least.
 
-    Differs from the paper: the pieces to start from are BPE's, and EM counts the best segmentation only, not all.
+    Differs from the paper: the pieces to start from are BPE's, and EM counts the best segmentation
+    only, not all.
     """
     pieces = _merges(counts, 2 * room)
     used = dict.fromkeys(pieces, SELDOM)
@@ -181,7 +225,8 @@ def _unigram_pieces(counts: Mapping[str, int], room: int) -> list[tuple[str, flo
             used = _used(counts, _scores(used))
         if len(used) <= room:
             return sorted(_scores(used), key=lambda piece: (-piece[1], piece[0]))
-        ranked = sorted(used, key=lambda piece: (len(piece) > 1, -used[piece], piece))  # letters are never let go
+        # letters are never let go
+        ranked = sorted(used, key=lambda piece: (len(piece) > 1, -used[piece], piece))
         used = {piece: used[piece] for piece in ranked[: max(room, len(used) * 3 // 4)]}
 
 
@@ -212,7 +257,7 @@ def _used(counts: Mapping[str, int], scores: list[tuple[str, float]]) -> dict[st
     return used
 
 
-# --- use --------------------------------------------------------------------------------------------------------------
+# --- use ------------------------------------------------------------------------------------------
 
 USUAL = {  # names under which tokenizers made elsewhere have them
     "bos": (BOS, "[CLS]", "<|endoftext|>", "<bos>", "<|begin_of_text|>"),
@@ -220,7 +265,12 @@ USUAL = {  # names under which tokenizers made elsewhere have them
     "unk": (UNK, "[UNK]"),
     "pad": (PAD, "[PAD]"),
 }
-KINDS: Mapping[str, Kind] = {"BPE": "bpe", "WordLevel": "word", "WordPiece": "wordpiece", "Unigram": "unigram"}
+KINDS: Mapping[str, Kind] = {
+    "BPE": "bpe",
+    "WordLevel": "word",
+    "WordPiece": "wordpiece",
+    "Unigram": "unigram",
+}
 
 
 @dataclass(frozen=True)
@@ -250,7 +300,9 @@ class TrainedTokenizer:
         return self.encode_words(words(text))[0]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """The ids, and of how many each word has. Words repeat, so each is looked up once: its bounds are exact."""
+        """The ids, and of how many each word has. Words repeat, so each is looked up once: its
+        bounds are exact.
+        """
         known = self._known
         fresh = {word: self._word(word) for word in dict.fromkeys(words) if word not in known}
         found = [fresh[word] if word in fresh else known[word] for word in words]
@@ -260,7 +312,8 @@ class TrainedTokenizer:
 
     def _word(self, word: str) -> list[int]:
         """A word that a foreign tokenizer would swallow is an unknown one, not none."""
-        blank = " " if self.byte_level else ""  # a word has one form, also where a foreign tokenizer gives the first another
+        # a word has one form, also where a foreign tokenizer gives the first another
+        blank = " " if self.byte_level else ""
         ids = self.engine.encode(blank + word, add_special_tokens=False).ids
         return list(ids) or ([] if self.unk is None else [self.unk])
 
@@ -272,17 +325,25 @@ class TrainedTokenizer:
 
 
 def load(data: bytes) -> TrainedTokenizer:
-    """A tokenizer.json of ours, or a foreign one that knows a beginning, an end and (unless it knows all bytes) <unk>."""
+    """A tokenizer.json of ours, or a foreign one that knows a beginning, an end and (unless it
+    knows all bytes) <unk>.
+    """
     tokenizer, described = _engine(data), json.loads(data)
     ids = tokenizer.get_vocab(with_added_tokens=True)
     tokens = tuple(sorted(ids, key=lambda token: ids[token]))
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise DataError("the tokenizer's ids have gaps: it can't be used")
-    roles = {role: next((ids[name] for name in names if name in ids), None) for role, names in USUAL.items()}
+    roles = {
+        role: next((ids[name] for name in names if name in ids), None)
+        for role, names in USUAL.items()
+    }
     byte_level = _has_type(described.get("pre_tokenizer"), "ByteLevel")
     bos, eos = roles["bos"], roles["eos"]
     if bos is None or eos is None or (roles["unk"] is None and not byte_level):
-        raise DataError(f"the tokenizer lacks a special token: it needs {BOS}, {EOS} and {UNK}, or usual names for them")
+        raise DataError(
+            f"the tokenizer lacks a special token: it needs {BOS}, {EOS} and {UNK}, or usual "
+            "names for them"
+        )
     kind = KINDS[type(tokenizer.model).__name__]
     return TrainedTokenizer(data, kind, byte_level, tokens, bos, eos, roles["unk"], roles["pad"])
 
@@ -292,9 +353,12 @@ def _engine(data: bytes) -> "Tokenizer":
 
     try:
         tokenizer = Tokenizer.from_str(data.decode())
-        tokenizer.encode("\U0010fffd")  # no text has it: a model that can't say <unk> fails here, and not later
+        # no text has it: a model that can't say <unk> fails here, and not later
+        tokenizer.encode("\U0010fffd")
     except Exception as error:  # the library raises no type of its own
-        raise DataError(f"this is not a tokenizer.json that can be used: {' '.join(str(error).split())[:200]}") from error
+        raise DataError(
+            f"this is not a tokenizer.json that can be used: {' '.join(str(error).split())[:200]}"
+        ) from error
     tokenizer.no_truncation()  # a foreign file may ask for both
     tokenizer.no_padding()
     return tokenizer
@@ -304,4 +368,6 @@ def _has_type(part: Any, name: str) -> bool:
     """Whether a part of a tokenizer.json, or one inside it, is of this type."""
     if isinstance(part, list):
         return any(_has_type(item, name) for item in part)
-    return isinstance(part, dict) and (part.get("type") == name or any(_has_type(item, name) for item in part.values()))
+    return isinstance(part, dict) and (
+        part.get("type") == name or any(_has_type(item, name) for item in part.values())
+    )

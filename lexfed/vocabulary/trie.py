@@ -1,4 +1,5 @@
-"""Frequent words without a dictionary, under central differential privacy: TrieHH (Zhu et al., AISTATS 2020).
+"""Frequent words without a dictionary, under central differential privacy: TrieHH (Zhu et al.,
+AISTATS 2020).
 
     every user has one word, ended by a mark;  the trie starts as the empty prefix
     for level 1 .. L:
@@ -12,9 +13,10 @@ There is no noise. For 4 <= theta <= sqrt(n) and 1 <= gamma <= sqrt(n) / (theta 
 for one user's word, changed or taken away, against those who see the trie and neither the votes nor who was drawn: the
 server is trusted with both. The counts of votes that `discover` returns are not covered: what may be told is the words.
 
-Differs from the paper: theta is the least one from 10 with the theorem's delta itself. The paper's closed form replaces
-theta! by sqrt(2 pi) ((theta + 1/2) / e)^(theta + 1/2), which is a little more, so at theta = 10 it misses delta by 0.4 %.
-And where epsilon would draw more than n / (theta + 1) users, that many are drawn, for less epsilon; the paper raises theta.
+Differs from the paper: theta is the least one from 10 with the theorem's delta itself. The paper's
+closed form replaces theta! by sqrt(2 pi) ((theta + 1/2) / e)^(theta + 1/2), which is a little more,
+so at theta = 10 it misses delta by 0.4 %. And where epsilon would draw more than n / (theta + 1)
+users, that many are drawn, for less epsilon; the paper raises theta.
 """
 
 import math
@@ -51,15 +53,23 @@ class Parameters:
 
 
 def parameters(epsilon: float, delta: float, users: int, length: int) -> Parameters:
-    """The largest samples that cost (epsilon, delta) at most.                                       [Corollary 1]"""
+    """The largest samples that cost (epsilon, delta) at most.
+    [Corollary 1]
+    """
     if not (0 < epsilon < math.inf and 0 < delta < 1 and length >= 1):
-        raise ConfigError("a trie needs an epsilon above 0, a delta between 0 and 1 and a length of at least 1")
+        raise ConfigError(
+            "a trie needs an epsilon above 0, a delta between 0 and 1 and a length of at least 1"
+        )
     theta = next(theta for theta in count(10) if _delta(theta) <= delta)
     share = min(-math.expm1(-epsilon / length) / theta, 1 / (theta + 1))  # gamma / sqrt(n)
     sample = math.floor(share * users)
-    if sample < math.sqrt(users) or users < 1:  # gamma < 1; theta is below sqrt(n) where gamma is not
+    # gamma < 1; theta is below sqrt(n) where gamma is not
+    if sample < math.sqrt(users) or users < 1:
         least = math.ceil(share**-2)
-        raise PrivacyError(f"{users:,} users are too few for a trie of epsilon {epsilon:g}: it takes some {least:,}")
+        raise PrivacyError(
+            f"{users:,} users are too few for a trie of epsilon {epsilon:g}: it takes some "
+            f"{least:,}"
+        )
     return Parameters(users, length, theta, sample)
 
 
@@ -67,11 +77,16 @@ def _delta(theta: int) -> float:
     return (theta - 2) / ((theta - 3) * math.factorial(theta))
 
 
-def vote(words_of_user: Sequence[str], prefixes: Collection[str], level: int, seed: Seed) -> str | None:
-    """A user's vote, if it has one. Its word is drawn from its text by its own secret, so it is the same at every level."""
+def vote(
+    words_of_user: Sequence[str], prefixes: Collection[str], level: int, seed: Seed
+) -> str | None:
+    """A user's vote, if it has one. Its word is drawn from its text by its own secret, so it is the
+    same at every level.
+    """
     if not words_of_user:
         return None
-    # 256 bits of the secret are a uniform place; a generator of its own would take ten times as long for one draw
+    # 256 bits of the secret are a uniform place; a generator of its own would take ten times as
+    # long for one draw
     word = words_of_user[int.from_bytes(derive(seed, "word"), "big") % len(words_of_user)]
     if END in word:
         raise DataError("a word with a line break in it can't be told from the end of a word")
@@ -80,20 +95,34 @@ def vote(words_of_user: Sequence[str], prefixes: Collection[str], level: int, se
 
 
 def grow(prefixes: Collection[str], votes: Iterable[str | None], theta: int) -> dict[str, int]:
-    """The prefixes of the next level, with their votes. What grows out of nothing in the trie is no vote."""
-    counts = Counter(vote for vote in votes if vote and vote[:-1] in prefixes and END not in vote[:-1])
+    """The prefixes of the next level, with their votes. What grows out of nothing in the trie is no
+    vote.
+    """
+    counts = Counter(
+        vote for vote in votes if vote and vote[:-1] in prefixes and END not in vote[:-1]
+    )
     return {prefix: number for prefix, number in counts.items() if number >= theta}
 
 
-def discover(words_by_user: Sequence[Sequence[str]], params: Parameters, seed: Seed) -> dict[str, int]:
-    """All levels, simulated: the words that reached their mark, with the votes for it, which the server keeps to itself."""
+def discover(
+    words_by_user: Sequence[Sequence[str]], params: Parameters, seed: Seed
+) -> dict[str, int]:
+    """All levels, simulated: the words that reached their mark, with the votes for it, which the
+    server keeps to itself.
+    """
     if len(words_by_user) != params.users:
-        raise PrivacyError(f"the parameters are for {params.users:,} users, not for {len(words_by_user):,}")
+        raise PrivacyError(
+            f"the parameters are for {params.users:,} users, not for {len(words_by_user):,}"
+        )
     rng = numpy_generator(derive(seed, "sample"))
     prefixes, found = {"": params.users}, dict[str, int]()
     for level in range(1, params.length + 1):
         drawn = rng.choice(params.users, params.sample, replace=False).tolist()
-        votes = [vote(words_by_user[user], prefixes, level, derive(seed, "user", user)) for user in drawn]
+        votes = [
+            vote(words_by_user[user], prefixes, level, derive(seed, "user", user)) for user in drawn
+        ]
         prefixes = grow(prefixes, votes, params.theta)
-        found |= {prefix[:-1]: number for prefix, number in prefixes.items() if prefix.endswith(END)}
+        found |= {
+            prefix[:-1]: number for prefix, number in prefixes.items() if prefix.endswith(END)
+        }
     return found

@@ -1,4 +1,6 @@
-"""Public word vectors: read once from any usual format, then memory-mapped and shared by every client of a machine."""
+"""Public word vectors: read once from any usual format, then memory-mapped and shared by every
+client of a machine.
+"""
 
 import os
 import shutil
@@ -46,7 +48,9 @@ class PublicTable:
     def rows(self, words: Iterable[str]) -> Tensor:
         """The vectors of words the table has, (n, d)."""
         ids = [self.ids[word] for word in words]
-        return torch.from_numpy(np.asarray(self.vectors[ids], dtype=np.float32)).reshape(len(ids), self.dimension)
+        return torch.from_numpy(np.asarray(self.vectors[ids], dtype=np.float32)).reshape(
+            len(ids), self.dimension
+        )
 
 
 class KeyedVectors(Protocol):
@@ -61,9 +65,11 @@ def from_keyed_vectors(vectors: KeyedVectors) -> PublicTable:
 
 
 def load(name: str) -> PublicTable:
-    """The table at this path, or of this name in the folder LEXFED_DATA: .npz, word2vec/GloVe text, word2vec binary.
+    """The table at this path, or of this name in the folder LEXFED_DATA: .npz, word2vec/GloVe text,
+    word2vec binary.
 
-    `hashed:100`: no file, but numbers that anybody can make (100 of them) for the words of the embedded film reviews.
+    `hashed:100`: no file, but numbers that anybody can make (100 of them) for the words of the
+    embedded film reviews.
     """
     if name.startswith("hashed:"):
         return hashed(name.removeprefix("hashed:"))
@@ -80,16 +86,27 @@ def load(name: str) -> PublicTable:
 def hashed(dimension: str) -> PublicTable:
     """Random vectors that are public: each from its word alone, the most frequent words first."""
     if not dimension.isdigit() or not 0 < int(dimension) <= 10_000:
-        raise DataError(f"vocabulary.vectors = 'hashed:{dimension}' wants a number of dimensions, as in hashed:100")
+        raise DataError(
+            f"vocabulary.vectors = 'hashed:{dimension}' wants a number of dimensions, as in "
+            "hashed:100"
+        )
     counts = count_words(load_corpus("imdb"))
-    known = sorted((word for word, count in counts.items() if count >= 5), key=lambda word: (-counts[word], word))
-    draws = [numpy_generator(derive(b"hashed", word)).standard_normal(int(dimension), np.float32) for word in known]
+    known = sorted(
+        (word for word, count in counts.items() if count >= 5),
+        key=lambda word: (-counts[word], word),
+    )
+    draws = [
+        numpy_generator(derive(b"hashed", word)).standard_normal(int(dimension), np.float32)
+        for word in known
+    ]
     return PublicTable(tuple(known), np.stack(draws) * np.float32(0.4))
 
 
 @cache
 def _mapped(path: Path, size: int, modified: int) -> PublicTable:
-    """Through a copy in numpy's own format, which can be mapped; made when a file is first seen, or has changed."""
+    """Through a copy in numpy's own format, which can be mapped; made when a file is first seen, or
+    has changed.
+    """
     key = blake2b(f"{path}:{size}:{modified}".encode(), digest_size=12).hexdigest()
     folder = Path(os.environ.get(CACHE, "~/.cache/lexfed")).expanduser() / "vectors" / key
     if not folder.is_dir():
@@ -108,7 +125,10 @@ def _mapped(path: Path, size: int, modified: int) -> PublicTable:
 
 def _read(path: Path) -> tuple[Sequence[str], npt.NDArray[Any]]:
     if path.suffix == ".kv":
-        raise DataError(f"{path} is a pickle, which can run code; save it with save_word2vec_format and use that")
+        raise DataError(
+            f"{path} is a pickle, which can run code; save it with save_word2vec_format and use "
+            "that"
+        )
     try:
         if path.suffix == ".npz":
             arrays = np.load(path)
@@ -117,16 +137,21 @@ def _read(path: Path) -> tuple[Sequence[str], npt.NDArray[Any]]:
             with path.open("rb") as file:
                 words, vectors = _binary(file) if path.suffix == ".bin" else _text(file)
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"{path} can't be read as word vectors: {' '.join(str(error).split())}") from error
+        raise DataError(
+            f"{path} can't be read as word vectors: {' '.join(str(error).split())}"
+        ) from error
     if not words or vectors.ndim != 2 or len(words) != len(vectors):
         raise DataError(f"{path} holds no table of word vectors")
     first = {word: i for i, word in reversed(list(enumerate(words))) if word and "\n" not in word}
-    kept = sorted(first.values())  # a word that occurs twice keeps its first vector; one that breaks a line is left out
+    # a word that occurs twice keeps its first vector; one that breaks a line is left out
+    kept = sorted(first.values())
     return ([words[i] for i in kept], vectors[kept]) if len(kept) < len(words) else (words, vectors)
 
 
 def _text(file: BinaryIO) -> tuple[list[str], npt.NDArray[np.float32]]:
-    """word2vec's text format, whose first line counts rows and columns, or GloVe's, which has no such line."""
+    """word2vec's text format, whose first line counts rows and columns, or GloVe's, which has no
+    such line.
+    """
     first = file.readline().decode().rstrip("\n").split(" ")
     if first == [""]:
         raise ValueError("the file is empty")
@@ -137,7 +162,8 @@ def _text(file: BinaryIO) -> tuple[list[str], npt.NDArray[np.float32]]:
         dimension, lines = len(first) - 1, chain([" ".join(first)], lines)
     words, rows = [], []
     for line in lines:
-        word, *numbers = line.rstrip().rsplit(" ", dimension)  # from the right: some words hold blanks
+        # from the right: some words hold blanks
+        word, *numbers = line.rstrip().rsplit(" ", dimension)
         words.append(word)
         rows.append(np.array(numbers, dtype=np.float32))
     return words, np.stack(rows) if rows else np.empty((0, dimension), dtype=np.float32)

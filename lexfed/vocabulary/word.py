@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from typing import Protocol
 
 from lexfed.core.errors import ConfigError, DataError
-from lexfed.corpus.catalogue import load
+from lexfed.corpus.sources import load
 from lexfed.corpus.text import Corpus
 
 UNKNOWN = "<unk>"
@@ -18,19 +18,26 @@ _WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words, and runs of punctuation, of any script. Where a script has no spaces, a clause is one word."""
+    """Lower-case words, and runs of punctuation, of any script. Where a script has no spaces, a
+    clause is one word.
+    """
     lower = text.lower()
     if not lower.isascii():
         return _marked().findall(lower)
-    if lower.replace(" ", "").isalnum():  # nothing but words and blanks: the same, five times as fast
+    # nothing but words and blanks: the same, five times as fast
+    if lower.replace(" ", "").isalnum():
         return lower.split()
     return _WORD.findall(lower)
 
 
 @cache
 def _marked() -> re.Pattern[str]:
-    """The same with marks inside words, which `\\w` leaves out: vowel signs (Hindi, Tamil, Thai), accents, joiners."""
-    points = [point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M"]
+    """The same with marks inside words, which `\\w` leaves out: vowel signs (Hindi, Tamil, Thai),
+    accents, joiners.
+    """
+    points = [
+        point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M"
+    ]
     marks = "".join(map(chr, points)) + "\u200c\u200d"
     word = rf"\w+(?:[{marks}]+\w*)*"
     return re.compile(rf"{word}(?:['’]{word})*|[^\w\s]+")
@@ -38,7 +45,9 @@ def _marked() -> re.Pattern[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens and how often each occurred where the vocabulary was made; a token's place is its id."""
+    """Tokens and how often each occurred where the vocabulary was made; a token's place is its
+    id.
+    """
 
     tokens: tuple[str, ...]
     counts: tuple[int, ...]
@@ -61,7 +70,9 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True)
 class WordTokenizer:
-    """One id per word; a word the vocabulary lacks is id 0, `<unk>`. An empty text is one unknown word."""
+    """One id per word; a word the vocabulary lacks is id 0, `<unk>`. An empty text is one unknown
+    word.
+    """
 
     vocabulary: Vocabulary
 
@@ -81,7 +92,9 @@ def count_words(corpus: Corpus) -> Counter[str]:
 
 
 def most_frequent(counts: Mapping[str, int], size: int, minimum: int) -> Vocabulary:
-    """The words with at least `minimum` occurrences, most frequent first (ties in alphabetical order)."""
+    """The words with at least `minimum` occurrences, most frequent first (ties in alphabetical
+    order).
+    """
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     kept = [(word, n) for word, n in ranked if n >= minimum][: size - 1]
     rest = sum(counts.values()) - sum(n for _, n in kept)
@@ -98,14 +111,18 @@ def of_list(tokens: Iterable[str], size: int) -> Vocabulary:
 class Words:
     """The `[vocabulary]` table: one word list that server and clients know."""
 
-    corpus: str = "clients"  # "clients" pools all clients' words: it shows them to the server. Else: public text
-    vectors: str | None = None  # a public table of word vectors: its words are the vocabulary, and start from them
-    size: int = 20_000
-    minimum: int = 1
+    # "clients" pools all clients' words: it shows them to the server. Else: public text
+    corpus: str = "clients"
+    # a public table of word vectors: its words are the vocabulary, and start from them
+    vectors: str | None = None
+    size: int = 20_000  # words in the list at most, the unknown word included
+    minimum: int = 1  # occurrences of a word before it enters the list
 
     def __post_init__(self) -> None:
         if self.size < 2 or self.minimum < 1:
-            raise ConfigError("vocabulary.size must be at least 2 and vocabulary.minimum at least 1")
+            raise ConfigError(
+                "vocabulary.size must be at least 2 and vocabulary.minimum at least 1"
+            )
 
 
 def build(options: Words, clients: Corpus, public: Iterable[str] | None) -> Vocabulary:

@@ -1,4 +1,5 @@
-"""Messages as bytes: one safetensors file (arrays; blobs as byte arrays; meta as JSON in the header).
+"""Messages as bytes: one safetensors file (arrays; blobs as byte arrays; meta as JSON in the
+header).
 
 No pickle, and any tool can read what was sent.
 """
@@ -38,7 +39,11 @@ def _tensors(message: Message) -> dict[str, Tensor]:
     blobs = {_BLOB + name: torch.frombuffer(bytearray(b), dtype=torch.uint8) if b else torch.empty(0, dtype=torch.uint8)
              for name, b in message.blobs.items()}  # fmt: skip
     # widest first, so that every array lies aligned
-    return dict(sorted({**message.arrays, **blobs}.items(), key=lambda item: (-item[1].element_size(), item[0])))
+    return dict(
+        sorted(
+            {**message.arrays, **blobs}.items(), key=lambda item: (-item[1].element_size(), item[0])
+        )
+    )
 
 
 def _header(tensors: Mapping[str, Tensor], meta: Mapping[str, Meta]) -> bytes:
@@ -47,7 +52,11 @@ def _header(tensors: Mapping[str, Tensor], meta: Mapping[str, Meta]) -> bytes:
     start = 0
     for name, tensor in tensors.items():
         end = start + tensor.nbytes
-        entries[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+        entries[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
         start = end
     text = json.dumps(entries, separators=(",", ":")).encode()
     return text + b" " * (-len(text) % 8)
@@ -56,7 +65,9 @@ def _header(tensors: Mapping[str, Tensor], meta: Mapping[str, Meta]) -> bytes:
 def size(message: Message) -> int:
     """The length of `encode(message)`, without copying an array."""
     tensors = _tensors(message)
-    return 8 + len(_header(tensors, message.meta)) + sum(tensor.nbytes for tensor in tensors.values())
+    return (
+        8 + len(_header(tensors, message.meta)) + sum(tensor.nbytes for tensor in tensors.values())
+    )
 
 
 def chunks(message: Message) -> Iterator[Buffer]:
@@ -84,7 +95,9 @@ def decode(data: bytes) -> Message:
 
 
 def read(path: Path) -> Message:
-    """The message in a file, its arrays mapped into memory: processes that read the same file share it."""
+    """The message in a file, its arrays mapped into memory: processes that read the same file share
+    it.
+    """
     try:
         with safetensors.safe_open(path, "pt") as file:
             meta = json.loads(file.metadata()[_META])
@@ -96,9 +109,15 @@ def read(path: Path) -> Message:
 def _message(tensors: Mapping[str, Tensor], meta: Any) -> Message:
     if not isinstance(meta, dict) or not all(isinstance(value, Meta) for value in meta.values()):
         raise ValueError("meta is not a table of numbers and strings")
-    if any(tensor.dtype != torch.uint8 for name, tensor in tensors.items() if name.startswith(_BLOB)):
+    if any(
+        tensor.dtype != torch.uint8 for name, tensor in tensors.items() if name.startswith(_BLOB)
+    ):
         raise ValueError("a blob is not bytes")
-    blobs = {n.removeprefix(_BLOB): bytes(t.numpy().tobytes()) for n, t in tensors.items() if n.startswith(_BLOB)}
+    blobs = {
+        n.removeprefix(_BLOB): bytes(t.numpy().tobytes())
+        for n, t in tensors.items()
+        if n.startswith(_BLOB)
+    }
     return Message({n: t for n, t in tensors.items() if not n.startswith(_BLOB)}, meta, blobs)
 
 

@@ -1,4 +1,6 @@
-"""Updates as arrays, in fewer bits if asked to: `name#fp16`, `name#int8` with `name#scale`, `name#ids` of rows."""
+"""Updates as arrays, in fewer bits if asked to: `name#fp16`, `name#int8` with `name#scale`,
+`name#ids` of rows.
+"""
 
 from typing import Literal
 
@@ -10,11 +12,14 @@ from lexfed.core.params import Params, Rows, Update
 Precision = Literal["fp32", "fp16", "int8"]
 
 
-def pack(update: Update, precision: Precision = "fp32", generator: torch.Generator | None = None) -> Params:
-    """An update as arrays, in fewer bits if asked to. Rows travel as their ids, their values and how often each was moved.
+def pack(
+    update: Update, precision: Precision = "fp32", generator: torch.Generator | None = None
+) -> Params:
+    """An update as arrays, in fewer bits if asked to. Rows travel as their ids, their values and
+    how often each was moved.
 
-    Rounding is stochastic, so that the mean over many clients is right: each number goes up or down by chance, in
-    expectation to itself. int8 has one scale per row.
+    Rounding is stochastic, so that the mean over many clients is right: each number goes up or down
+    by chance, in expectation to itself. int8 has one scale per row.
     """
     arrays: dict[str, Tensor] = {}
     for name, value in update.items():
@@ -27,11 +32,16 @@ def pack(update: Update, precision: Precision = "fp32", generator: torch.Generat
         else:
             scale = value.abs().amax(-1, keepdim=True).clamp_min(1e-30) / 127
             steps = value / scale + torch.rand(value.shape, generator=generator)
-            arrays |= {f"{name}#int8": steps.floor().clamp(-127, 127).to(torch.int8), f"{name}#scale": scale}
+            arrays |= {
+                f"{name}#int8": steps.floor().clamp(-127, 127).to(torch.int8),
+                f"{name}#scale": scale,
+            }
     return arrays
 
 
-def _pack_rows(name: str, rows: Rows, precision: Precision, generator: torch.Generator | None) -> Params:
+def _pack_rows(
+    name: str, rows: Rows, precision: Precision, generator: torch.Generator | None
+) -> Params:
     arrays = {f"{name}#ids": rows.ids.to(torch.int32)}
     if rows.scale is not None or precision == "fp32":
         arrays[f"{name}#values"] = rows.values
@@ -43,7 +53,10 @@ def _pack_rows(name: str, rows: Rows, precision: Precision, generator: torch.Gen
 
         seed = int(torch.randint(2**62, (1,), generator=generator))
         steps, scale = round_rows(rows.values.numpy(), seed)
-        arrays |= {f"{name}#values": torch.from_numpy(steps), f"{name}#scale": torch.from_numpy(scale)}
+        arrays |= {
+            f"{name}#values": torch.from_numpy(steps),
+            f"{name}#scale": torch.from_numpy(scale),
+        }
     for part, value in (("counts", rows.counts), ("nodes", rows.nodes)):
         arrays |= {f"{name}#{part}": value.to(torch.int32)} if value is not None else {}
     return arrays
@@ -67,7 +80,8 @@ def _round_half(value: Tensor, generator: torch.Generator | None) -> Tensor:
     near = value.half()
     other = torch.nextafter(near, torch.where(value > near.float(), torch.inf, -torch.inf).half())
     gap = (other.float() - near.float()).abs()
-    share = torch.where(gap > 0, (value - near.float()).abs() / gap, 0.0)  # how far on the way to the other
+    # how far on the way to the other
+    share = torch.where(gap > 0, (value - near.float()).abs() / gap, 0.0)
     return torch.where(torch.rand(value.shape, generator=generator) < share, other, near)
 
 

@@ -1,7 +1,7 @@
 """A verb is a value: what a request may hold, what its reply may hold, and what the reply is.
 
-A method brings its verbs. The gate on the client, the server's check of replies, the recorded wire, the audit and the
-fuzzers all read them; no list of verbs stands anywhere else.
+A method brings its verbs. The gate on the client, the server's check of replies, the recorded wire,
+the audit and the fuzzers all read them; no list of verbs stands anywhere else.
 """
 
 from collections.abc import Mapping
@@ -18,17 +18,20 @@ from lexfed.wire.message import Direction, Message
 FLOATS = (torch.float32, torch.float64)
 WHOLE = (torch.int32, torch.int64)
 
-# Every request carries the server's clock: the step of its state, and the number of the ask within that step.
+# Every request carries the server's clock: the step of its state, and the number of the ask within
+# that step.
 CLOCK = ("step", "ask", "round")
-BOUND = ("clip", "limit")  # how long an update may be, and from where on the server does not take it
+# how long an update may be, and from where on the server does not take it
+BOUND = ("clip", "limit")
 
 
 @dataclass(frozen=True)
 class Array:
     """What an array may be: its dtypes, and its shape.
 
-    A shape is made of numbers, and of names for lengths: where a name stands twice in a message, the lengths are equal.
-    `like`: shaped as what the request holds under this name; it may travel rounded, or as rows of a table.
+    A shape is made of numbers, and of names for lengths: where a name stands twice in a message,
+    the lengths are equal. `like`: shaped as what the request holds under this name; it may travel
+    rounded, or as rows of a table.
     """
 
     dtypes: tuple[torch.dtype, ...] = FLOATS
@@ -43,7 +46,9 @@ UPDATE = Array(FLOATS, None, like="model")
 
 @dataclass(frozen=True)
 class Form:
-    """What a message may hold, by name. An array whose name ends in "/" stands for everything below it."""
+    """What a message may hold, by name. An array whose name ends in "/" stands for everything below
+    it.
+    """
 
     arrays: Mapping[str, Array] = field(default_factory=dict)
     meta: tuple[str, ...] = ()
@@ -53,16 +58,18 @@ class Form:
         """What the array of this name may be; None: it may not be there."""
         if name in self.arrays:
             return self.arrays[name]
-        return next((a for k, a in self.arrays.items() if k.endswith("/") and name.startswith(k)), None)
+        return next(
+            (a for k, a in self.arrays.items() if k.endswith("/") and name.startswith(k)), None
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Verb:
     """What a client can be asked for. Two verbs of one name never meet: each method has its own.
 
-    kind:  update   replies add up; they may move parameters
-           list     columns of one length, which are not added up; or nothing at all
-           figures  numbers for the experimenter: the client keeps nothing, nobody drops out, bytes are counted apart
+    kind: update  replies add up; they may move parameters
+          list    columns of one length, which are not added up; or nothing at all
+          figures numbers for the experimenter: the client keeps nothing, nobody drops out, bytes are counted apart
     """
 
     name: str
@@ -70,6 +77,8 @@ class Verb:
     up: Form
     kind: Literal["update", "list", "figures"] = "update"
     open: bool = False  # knowingly, nothing is private in it (a warm start by FedAvg)
+    # asked before another verb of the same clock, which finds what the client kept of it
+    prepares: bool = False
 
     def form(self, direction: Direction) -> Form:
         return self.down if direction == "down" else self.up
@@ -94,7 +103,9 @@ def check(verb: Verb, direction: Direction, message: Message) -> None:
 
 
 def check_outgoing(verb: Verb, message: Message, split: ParameterSplit) -> None:
-    """The last gate on the client: nothing outside the verb's form, and no private name, under any prefix."""
+    """The last gate on the client: nothing outside the verb's form, and no private name, under any
+    prefix.
+    """
     check(verb, "up", message)
     private = verb.split(split)
     for name in (*message.arrays, *message.blobs):
@@ -102,7 +113,8 @@ def check_outgoing(verb: Verb, message: Message, split: ParameterSplit) -> None:
         for parameter in ("/".join(parts[start:]) for start in range(1, len(parts))):
             if private.is_private(parameter):
                 raise PrivacyError(
-                    f"private parameter '{parameter}' was about to be sent with '{verb.name}'; nothing was sent"
+                    f"private parameter '{parameter}' was about to be sent with '{verb.name}'; "
+                    "nothing was sent"
                 )
 
 
@@ -113,7 +125,8 @@ def well_formed(verb: Verb, request: Message, reply: Message) -> bool:
 def flaw(verb: Verb, request: Message, reply: Message) -> str | None:
     """What is wrong with a reply, in a few words; None: the server can use it.
 
-    It has the names, dtypes and shapes of its verb; an update is shaped like the model that was sent, its rows are whole.
+    It has the names, dtypes and shapes of its verb; an update is shaped like the model that was
+    sent, its rows are whole.
     """
     try:
         check(verb, "up", reply)
@@ -149,10 +162,16 @@ def _fits(value: Tensor, allowed: Array, lengths: dict[str, int]) -> bool:
     return wanted == list(value.shape)
 
 
-# --- updates, which may travel rounded or as rows ----------------------------------------------------------------------
+# --- updates, which may travel rounded or as rows -------------------------------------------------
 
 # The parts of one entry that travels in several arrays: none is there without the others.
-_TOGETHER = {"values": ("ids",), "counts": ("ids",), "nodes": ("ids",), "int8": ("scale",), "scale": ("int8",)}
+_TOGETHER = {
+    "values": ("ids",),
+    "counts": ("ids",),
+    "nodes": ("ids",),
+    "int8": ("scale",),
+    "scale": ("int8",),
+}
 _ROUNDED = {"fp16": (torch.float16,), "int8": (torch.int8,), "scale": FLOATS}
 
 
@@ -171,31 +190,64 @@ def _fits_model(name: str, value: Tensor, allowed: Array, request: Message, repl
     return value.shape == ((*model.shape[:-1], 1) if part == "scale" else model.shape)
 
 
+_OF_ROWS: Mapping[str, tuple[torch.dtype, ...]] = {
+    "ids": WHOLE,
+    "values": (*FLOATS, torch.float16, torch.int8),
+    "scale": FLOATS,
+    "counts": WHOLE,
+    "nodes": WHOLE,
+}
+
+
 def _whole_rows(base: str, request: Message, reply: Message) -> bool:
-    """Ascending ids, and every part as long as they are. The table is as high and as wide as the request says."""
-    ids, values = reply.arrays[f"{base}#ids"], reply.arrays.get(f"{base}#values")
-    if ids.dtype not in WHOLE or ids.ndim != 1 or values is None or values.ndim != 2:
+    """Ascending ids, and every part as long as they are.
+
+    The table is as high and as wide as the request says.
+    """
+    parts = {name.partition("#")[2]: v for name, v in reply.arrays.items() if _is_of(base, name)}
+    if "values" not in parts or any(part not in _OF_ROWS for part in parts):
         return False
-    parts = [reply.arrays.get(f"{base}#{part}") for part in ("values", "scale", "counts", "nodes")]
-    if any(part is not None and len(part) != len(ids) for part in parts):
+    if any(value.dtype not in _OF_ROWS[part] for part, value in parts.items()):
         return False
-    if values.dtype == torch.int8 and f"{base}#scale" not in reply.arrays:
+    ids, values = parts["ids"], parts["values"]
+    if ids.ndim != 1 or values.ndim != 2:
         return False
-    if "rows" in request.meta:  # the table itself was not sent, but its shape was
-        height, width = request.meta["rows"], request.meta["width"]
-        if values.shape[1] != width or (len(ids) and int(ids[-1]) >= int(height)):
-            return False
-    if f"model/{base.removeprefix('delta/')}" in request.arrays:  # a table that was sent whole is answered whole
+    n = len(ids)
+    shapes = {"ids": (n,), "values": (n, values.shape[1]), "scale": (n, 1)}
+    if any(value.shape != shapes.get(part, (n,)) for part, value in parts.items()):
         return False
-    return not len(ids) or (int(ids[0]) >= 0 and bool((ids[1:] > ids[:-1]).all()))
+    if values.dtype == torch.int8 and "scale" not in parts:
+        return False
+    if f"model/{base.removeprefix('delta/')}" in request.arrays:  # sent whole, answered whole
+        return False
+    return _inside(ids, values, request)
+
+
+def _is_of(base: str, name: str) -> bool:
+    return name.partition("#")[0] == base
+
+
+def _inside(ids: Tensor, values: Tensor, request: Message) -> bool:
+    """Whether the rows are of the table that the request speaks of: its shape was sent, not itself."""
+    if "rows" in request.meta and values.shape[1] != request.meta["width"]:
+        return False
+    if not len(ids):
+        return True
+    height = int(request.meta.get("rows", int(ids[-1]) + 1))
+    ascending = bool((ids[1:] > ids[:-1]).all())
+    return int(ids[0]) >= 0 and ascending and int(ids[-1]) < height
 
 
 def _bounded(request: Message, reply: Message) -> bool:
-    """Under differential privacy: numbers, no longer than they may be, and nothing beside them but a centred bit."""
+    """Under differential privacy: numbers, no longer than they may be, and nothing beside them but
+    a centred bit.
+    """
     square = 0.0
     for name, value in reply.arrays.items():
         if name.startswith("delta/") and "#" not in name and value.is_floating_point():
             square += float(value.double().square().sum())
-        elif name != "unclipped" or value.ndim != 0 or abs(float(value)) != 0.5:
+        elif name != "unclipped" or value.dtype not in FLOATS or value.ndim != 0:
+            return False
+        elif abs(float(value)) != 0.5:
             return False
     return square <= float(request.meta.get("limit", 1e30)) ** 2  # no number is not below anything

@@ -1,4 +1,6 @@
-"""The `[word2vec]` table, apart from what it configures: compiled code takes memory that other methods can do without."""
+"""The `[word2vec]` table, apart from what it configures: compiled code takes memory that other
+methods can do without.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,25 +15,33 @@ Rule = Literal["add_rare", "mean", "row_mean", "row_cap", "row_adagrad"]
 class Word2Vec:
     """The `[word2vec]` table."""
 
-    dimension: int = 200
-    window: int = 5
-    negatives: int = 5  # what a pair's negatives count for together; in passes also how many a centre draws
+    dimension: int = 200  # numbers of a word's vector
+    window: int = 5  # words on either side of a centre that count as its contexts
+    # what a pair's negatives count for together; in passes also how many a centre draws
+    negatives: int = 5
     subsample: float = 1e-3  # frequent words are left out by chance; 0: none
+    # what an organisation does in a round: a pass over its next stretch of text, or single
+    # gradients
     mode: Literal["fedavg", "fedsgd"] = "fedavg"
     lr: float = 0.025  # of one pair; falls to a hundredth over the rounds
     epochs: float = 1.0  # fedavg: passes over each organisation's text, over all rounds together
-    reuse: int = 4  # fedavg: each negative that is drawn serves about this many times in its round: fewer rows are touched
+    # fedavg: each negative that is drawn serves about this many times in its round: fewer rows are
+    # touched
+    reuse: int = 4
     batch: int = 2048  # fedsgd: pairs
     shared: int = 64  # fedsgd: negatives that a batch shares
     steps: int = 100  # fedsgd: iterations a round
     rule: Rule = "add_rare"  # for fedsgd: row_cap, row_adagrad or mean (the paper's)
     cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
     row_cap: float = 32.0  # row_cap: a row moves as if this many pairs had moved it, at most
-    upload: Precision = "int8"
-    heldout_pairs: int = 20_000  # of each organisation's held-out text, the same for every model that is compared
-    baselines: bool = True  # also train everyone alone, and on all text in one place: in a simulation only
+    upload: Precision = "int8"  # what is sent, rounded up or down by chance, right in the mean
+    # of each organisation's held-out text, the same for every model that is compared
+    heldout_pairs: int = 20_000
+    # also train everyone alone, and on all text in one place: in a simulation only
+    baselines: bool = True
     queries: tuple[str, ...] = ("market", "bacteria", "money")  # words whose neighbours are shown
-    start: str | None = None  # go on from the tables of an earlier federation (its artifacts/vectors.safetensors)
+    # go on from the tables of an earlier federation (its artifacts/vectors.safetensors)
+    start: str | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -39,12 +49,19 @@ class Word2Vec:
             or min(self.batch, self.shared, self.steps) < 1
         ):
             raise ConfigError(
-                "word2vec: dimension, window, negatives, reuse, batch, shared, steps, heldout_pairs: at least 1"
+                "word2vec: dimension, window, negatives, reuse, batch, shared, steps, "
+                "heldout_pairs: at least 1"
             )
-        if not (self.lr > 0 and self.epochs > 0 and self.cap > 0 and self.row_cap > 0) or self.subsample < 0:
-            raise ConfigError("word2vec: lr, epochs, cap and row_cap must be above 0, subsample at least 0")
+        if (
+            not (self.lr > 0 and self.epochs > 0 and self.cap > 0 and self.row_cap > 0)
+            or self.subsample < 0
+        ):
+            raise ConfigError(
+                "word2vec: lr, epochs, cap and row_cap must be above 0, subsample at least 0"
+            )
         if self.mode == "fedsgd" and self.rule in ("add_rare", "row_mean"):
             raise ConfigError(
-                f"word2vec.rule = '{self.rule}' is for local passes (a batch moves a row by all its pairs at once); "
+                f"word2vec.rule = '{self.rule}' is for local passes (a batch moves a row by all "
+                "its pairs at once); "
                 "with mode = 'fedsgd' take 'row_cap', 'row_adagrad' or 'mean' (the paper's)"
             )

@@ -1,4 +1,6 @@
-"""Word vectors of organisations: from the tables of a configuration to what their method is built from."""
+"""Word vectors of organisations: from the tables of a configuration to what their method is built
+from.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,4 +1,6 @@
-"""Training word vectors on one organisation's text: which stretch, which pairs, which rows, and how they moved."""
+"""Training word vectors on one organisation's text: which stretch, which pairs, which rows, and how
+they moved.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,13 +32,17 @@ class Moment:
 
     def rate(self, lr: float) -> tuple[float, float]:
         """At the beginning and at the end of the round."""
-        return tuple(lr * max(0.01, 1 - done / self.rounds) for done in (self.round, self.round + 1))  # type: ignore[return-value]
+        return tuple(
+            lr * max(0.01, 1 - done / self.rounds) for done in (self.round, self.round + 1)
+        )  # type: ignore[return-value]
 
 
 def stretch(text: Text, epochs: float, moment: Moment, secret: Seed) -> Text:
     """This round's share of the text. Each pass goes through its pieces in an order of its own."""
     count = len(text.starts) - 1
-    first, last = (round(count * epochs * done / moment.rounds) for done in (moment.round, moment.round + 1))
+    first, last = (
+        round(count * epochs * done / moment.rounds) for done in (moment.round, moment.round + 1)
+    )
     numbers: list[int] = []
     while first < last:
         epoch, place = divmod(first, count)
@@ -76,7 +82,9 @@ def _places(size: int, *arrays: Ints) -> tuple[Ints, list[Ints]]:
     """The distinct ids of these arrays, ascending, and the arrays as places among them."""
     total = sum(array.size for array in arrays)
     if total * 8 < size:  # few ids: sorting them is cheaper than a mark for every word there is
-        ids, places = np.unique(np.concatenate([array.reshape(-1) for array in arrays]), return_inverse=True)
+        ids, places = np.unique(
+            np.concatenate([array.reshape(-1) for array in arrays]), return_inverse=True
+        )
         cuts = np.split(places.astype(np.int32), np.cumsum([array.size for array in arrays])[:-1])
         return ids, [cut.reshape(array.shape) for cut, array in zip(cuts, arrays, strict=True)]
     seen = np.zeros(size, dtype=bool)
@@ -89,7 +97,12 @@ def _places(size: int, *arrays: Ints) -> tuple[Ints, list[Ints]]:
 
 
 def local_pass(
-    tables: Mapping[str, Floats], text: Text, unigrams: Unigrams, options: Word2Vec, moment: Moment, seed: Seed
+    tables: Mapping[str, Floats],
+    text: Text,
+    unigrams: Unigrams,
+    options: Word2Vec,
+    moment: Moment,
+    seed: Seed,
 ) -> Update:
     """SGD over a stretch of text; how the touched rows moved."""
     tokens, starts = skipgram.thin(text.tokens, text.starts, unigrams.keep, _number(seed, "thin"))
@@ -99,9 +112,10 @@ def local_pass(
     negatives = skipgram.draw(pool, (len(tokens), options.negatives), _number(seed, "negatives"))
     rows = gather(tables, tokens, tokens, negatives)
     v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
+    text_places, windows = (rows.centres, rows.words), (low, high)
     loss, met = skipgram.sgd_pass(
-        rows.v_rows, rows.u_rows, rows.centres, rows.words, low, high, rows.negatives, 1.0, *moment.rate(options.lr),
-        v_counts, u_counts,
+        rows.v_rows, rows.u_rows, text_places, windows, rows.negatives, 1.0, moment.rate(options.lr),
+        (v_counts, u_counts),
     )  # fmt: skip
     subtract_rows(rows.v_rows, tables[INPUT], rows.v_ids)
     subtract_rows(rows.u_rows, tables[OUTPUT], rows.u_ids)
@@ -109,7 +123,12 @@ def local_pass(
 
 
 def sgd_in_place(
-    tables: Mapping[str, Floats], text: Text, unigrams: Unigrams, options: Word2Vec, moment: Moment, seed: Seed
+    tables: Mapping[str, Floats],
+    text: Text,
+    unigrams: Unigrams,
+    options: Word2Vec,
+    moment: Moment,
+    seed: Seed,
 ) -> None:
     """The same, with all rows at hand and nobody to tell: what training in one place does."""
     for name, rows in local_pass(tables, text, unigrams, options, moment, seed).items():
@@ -118,15 +137,22 @@ def sgd_in_place(
 
 
 def gradient(
-    tables: Mapping[str, Floats], text: Text, unigrams: Unigrams, options: Word2Vec, moment: Moment, seed: Seed
+    tables: Mapping[str, Floats],
+    text: Text,
+    unigrams: Unigrams,
+    options: Word2Vec,
+    moment: Moment,
+    seed: Seed,
 ) -> Update:
-    """One batch of consecutive text, from a random place: a step along its gradient, by touched rows."""
+    """One batch of consecutive text, from a random place: a step along its gradient, by touched
+    rows.
+    """
     batch = draw_batch(text, unigrams, options, seed)
     rows = gather(tables, batch.centres, batch.contexts, batch.negatives)
     v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
     grad_v, grad_u, loss = skipgram.batch_gradient(
-        rows.v_rows, rows.u_rows, rows.centres, rows.words, rows.negatives, options.negatives / options.shared,
-        v_counts, u_counts,
+        rows.v_rows, rows.u_rows, rows.centres, rows.words, rows.negatives,
+        options.negatives / options.shared, v_counts, u_counts,
     )  # fmt: skip
     lr = np.float32(moment.rate(options.lr)[0])
     return _update(rows, -lr * grad_v, -lr * grad_u, v_counts, u_counts, loss, len(batch.centres))
@@ -140,7 +166,11 @@ class Pairs:
 
     def loss(self, tables: Mapping[str, Floats]) -> float:
         """Summed, with negatives of each pair's own."""
-        return float(skipgram.pair_loss(tables[INPUT], tables[OUTPUT], self.centres, self.contexts, self.negatives))
+        return float(
+            skipgram.pair_loss(
+                tables[INPUT], tables[OUTPUT], self.centres, self.contexts, self.negatives
+            )
+        )
 
 
 def draw_batch(text: Text, unigrams: Unigrams, options: Word2Vec, seed: Seed) -> Pairs:
@@ -149,7 +179,8 @@ def draw_batch(text: Text, unigrams: Unigrams, options: Word2Vec, seed: Seed) ->
     if count == 0:
         return Pairs(np.empty(0, np.int32), np.empty(0, np.int32), negatives)
     place = int(numpy_generator(derive(seed, "place")).integers(count))
-    enough = 4 * options.batch // options.window  # words: a position has window + 1 contexts in the mean, some are left out
+    # words: a position has window + 1 contexts in the mean, some are left out
+    enough = 4 * options.batch // options.window
     length = np.diff(text.starts)
     stop = place + 1 + int(np.searchsorted(np.cumsum(length[place:]), enough))
     some = pieces(text, np.arange(place, min(stop, count)))
@@ -160,28 +191,46 @@ def draw_batch(text: Text, unigrams: Unigrams, options: Word2Vec, seed: Seed) ->
 
 
 def _update(
-    rows: Gathered, v_rows: Floats, u_rows: Floats, v_counts: Counts, u_counts: Counts, loss: float, pairs: int
+    rows: Gathered,
+    v_rows: Floats,
+    u_rows: Floats,
+    v_counts: Counts,
+    u_counts: Counts,
+    loss: float,
+    pairs: int,
 ) -> Update:
     moved = {
         f"delta/{INPUT}": Rows(
-            torch.from_numpy(rows.v_ids).long(), torch.from_numpy(v_rows), counts=torch.from_numpy(v_counts)
+            torch.from_numpy(rows.v_ids).long(),
+            torch.from_numpy(v_rows),
+            counts=torch.from_numpy(v_counts),
         ),
         f"delta/{OUTPUT}": Rows(
-            torch.from_numpy(rows.u_ids).long(), torch.from_numpy(u_rows), counts=torch.from_numpy(u_counts)
+            torch.from_numpy(rows.u_ids).long(),
+            torch.from_numpy(u_rows),
+            counts=torch.from_numpy(u_counts),
         ),
     }
     figures = {"weight": float(pairs), "loss": loss, "nodes": 1.0}
     return {**moved, **{name: torch.tensor(value) for name, value in figures.items()}}
 
 
-def heldout_pairs(readings: Readings, state: ClientState, client: Client, options: Word2Vec) -> Pairs:
-    """Pairs and negatives of the client's own held-out text: fixed, so that every model is asked the same."""
-    text = readings.text(state, client, "test", client.test if client.test is not None else client.common_test)
+def heldout_pairs(
+    readings: Readings, state: ClientState, client: Client, options: Word2Vec
+) -> Pairs:
+    """Pairs and negatives of the client's own held-out text: fixed, so that every model is asked
+    the same.
+    """
+    text = readings.text(
+        state, client, "test", client.test if client.test is not None else client.common_test
+    )
     seed = derive(PUBLIC, "heldout", client.id)
     low, high = skipgram.windows(text.starts, options.window, _number(seed, "windows"))
     total = int((high - low - 1).sum())
     centres, contexts = skipgram.batch_pairs(text.tokens, low, high, total)
     some = np.sort(numpy_generator(seed).permutation(total)[: options.heldout_pairs])
     frequencies = readings.frequencies(state, client)
-    negatives = skipgram.draw(frequencies.table, (len(some), options.negatives), _number(seed, "negatives"))
+    negatives = skipgram.draw(
+        frequencies.table, (len(some), options.negatives), _number(seed, "negatives")
+    )
     return Pairs(centres[some], contexts[some], negatives)

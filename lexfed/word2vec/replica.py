@@ -1,8 +1,10 @@
-"""What an organisation holds of the tables: a vocabulary, a version, and the numbers of that version.
+"""What an organisation holds of the tables: a vocabulary, a version, and the numbers of that
+version.
 
-A replica is brought forward by the rows that changed since its version; the old one stays as it is, for a round that is
-repeated. All who are at one version hold the same numbers, so organisations on one machine share them: in memory, because
-the same rows on the same replica are applied once; on disk, by links to one file (`runtime.store`).
+A replica is brought forward by the rows that changed since its version; the old one stays as it is,
+for a round that is repeated. All who are at one version hold the same numbers, so organisations on
+one machine share them: in memory, because the same rows on the same replica are applied once; on
+disk, by links to one file (`runtime.store`).
 """
 
 from collections.abc import Mapping
@@ -15,7 +17,6 @@ import numpy as np
 import torch
 
 from lexfed.agreement import word_list
-from lexfed.core.errors import WireError
 from lexfed.core.params import Params, Rows
 from lexfed.core.seeds import derive, numpy_generator
 from lexfed.corpus.population import Client
@@ -26,20 +27,26 @@ from lexfed.vocabulary.shards import encode
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, unpack
 
-PUBLIC = b"lexfed: word vectors"  # no secret: everybody makes the same first table of it, so it need not be sent
+# no secret: everybody makes the same first table of it, so it need not be sent
+PUBLIC = b"lexfed: word vectors"
 VOCABULARY = "vocabulary"  # held beside the tables, as bytes
-VERSION, LIST = "version", "list"  # what a client keeps for itself: the version it holds, and of which word list
+# what a client keeps for itself: the version it holds, and of which word list
+VERSION, LIST = "version", "list"
 UNKNOWN = -1  # the version of who has no vocabulary yet
 EVERYBODY = -1  # no client's id
 _CHUNK = 1024
 
 
 def first_tables(words: int, dimension: int) -> Params:
-    """Version 0: small random input rows, zero output rows. Row i is the same however many follow."""
+    """Version 0: small random input rows, zero output rows. Row i is the same however many
+    follow.
+    """
     table = np.empty((words, dimension), np.float32)
     for start in range(0, words, _CHUNK):
         rng = numpy_generator(derive(PUBLIC, "rows", start))
-        table[start : start + _CHUNK] = rng.random((_CHUNK, dimension), dtype=np.float32)[: words - start]
+        table[start : start + _CHUNK] = rng.random((_CHUNK, dimension), dtype=np.float32)[
+            : words - start
+        ]
     table -= 0.5
     table /= dimension
     return {INPUT: torch.from_numpy(table), OUTPUT: torch.zeros(words, dimension)}
@@ -49,13 +56,27 @@ def version_of(state: ClientState) -> int:
     return int(state.blobs.get(VERSION, str(UNKNOWN).encode()))
 
 
+@dataclass
+class Ahead:
+    """Tables that were brought forward from those that a client keeps."""
+
+    base: Params
+    message: Message  # what brought them there
+    version: int
+    held: Params
+    kept: bool = False  # somebody keeps them now: they may no longer change
+
+
 @dataclass(frozen=True)
 class Replicas:
-    """How replicas are made and brought forward. What is remembered here saves work, and changes no result."""
+    """How replicas are made and brought forward. What is remembered here saves work, and changes no
+    result.
+    """
 
     dimension: int
     lock: Lock = field(default_factory=Lock, compare=False)
-    last: dict[tuple[int, int], tuple[Params, Message, Params]] = field(default_factory=dict, compare=False)
+    # by the identity of their base
+    ahead: dict[int, Ahead] = field(default_factory=dict, compare=False)
 
     def first(self, vocabulary: bytes) -> ClientState:
         """Version 0 of a vocabulary's tables: all that a client needs to begin."""
@@ -63,28 +84,49 @@ class Replicas:
             held = _first(vocabulary, self.dimension)
         return ClientState(blobs={VERSION: b"0", LIST: _digest(vocabulary)}, held=held)
 
-    def forward(self, state: ClientState, message: Message, client: ClientId) -> ClientState:
-        """The replica at the message's version."""
-        since, version, mine = int(message.meta["since"]), int(message.meta["version"]), version_of(state)
-        if mine < since:
-            raise WireError(f"client {client} is at version {mine} and was sent rows since {since}")
+    def forward(self, state: ClientState, message: Message, keep: bool) -> ClientState | None:
+        """The replica at the message's version; None: the client lacks more than these rows.
+
+        Within a round of many steps a client keeps what it began with (`keep` is false), and its
+        steps are made on one copy that moves along: a round that is repeated begins again from what
+        is kept.
+        """
+        since, version, mine = (
+            int(message.meta["since"]),
+            int(message.meta["version"]),
+            version_of(state),
+        )
         if mine >= version:
             return state
-        return replace(state, blobs={**state.blobs, VERSION: str(version).encode()}, held=self._moved(state.held, message))
-
-    def _moved(self, held: Params, message: Message) -> Params:
-        """The tables with these rows in them. Of one message to many who hold the same, it is made once."""
-        key = (id(held), id(message))
         with self.lock:
-            found = self.last.get(key)
+            found = self.ahead.get(id(state.held))
+            if found is None or found.message is not message:
+                found = self._moved(state.held, found, message, since <= mine)
             if found is None:
-                moved = {name: value if name == VOCABULARY else value.clone() for name, value in held.items()}
-                for name, rows in unpack(message.arrays).items():
-                    if isinstance(rows, Rows):
-                        moved[name.removeprefix("rows/")][rows.ids] = rows.values
-                self.last.clear()  # the next message brings other rows
-                self.last[key] = found = (held, message, moved)  # the first two live on, so that their ids stay theirs
-            return found[2]
+                return None
+            found.kept = found.kept or keep
+            return replace(
+                state, blobs={**state.blobs, VERSION: str(version).encode()}, held=found.held
+            )
+
+    def _moved(
+        self, base: Params, found: Ahead | None, message: Message, from_base: bool
+    ) -> Ahead | None:
+        if not from_base and (found is None or found.version != int(message.meta["since"])):
+            return None
+        held = base if from_base or found is None else found.held
+        if from_base or found is None or found.kept:
+            held = {
+                name: value if name == VOCABULARY else value.clone() for name, value in held.items()
+            }
+        for name, rows in unpack(message.arrays).items():
+            if isinstance(rows, Rows):
+                held[name.removeprefix("rows/")][rows.ids] = rows.values
+        self.ahead.pop(id(base), None)
+        self.ahead[id(base)] = Ahead(base, message, int(message.meta["version"]), held)
+        while len(self.ahead) > 2:
+            self.ahead.pop(next(iter(self.ahead)))
+        return self.ahead[id(base)]
 
 
 @lru_cache(maxsize=1)
@@ -126,7 +168,9 @@ class Readings:
         return self.texts[key]
 
     def frequencies(self, state: ClientState, client: Client) -> Unigrams:
-        """By the counts of the vocabulary; where no counts were shared (the paper's rules), by the client's own."""
+        """By the counts of the vocabulary; where no counts were shared (the paper's rules), by the
+        client's own.
+        """
         counts = self.vocabulary(state).counts
         counted = any(counts)
         key = (state.blobs[LIST], EVERYBODY if counted else client.id)

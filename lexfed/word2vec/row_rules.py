@@ -1,8 +1,10 @@
-"""What the sum of sparse updates means for a table: every rule is a `release` over sums of rows, counts and nodes.
+"""What the sum of sparse updates means for a table: every rule is a `release` over sums of rows,
+counts and nodes.
 
-The frequencies of words are Zipfian. To average divides a word that one organisation alone has met by the number of
-organisations; to add multiplies the step of a frequent word by it, which diverges. `add_rare` adds what is rare and averages
-what is frequent: delta_row = sum_k delta_k,row / clip(count_row / cap, 1, nodes that moved the row).
+The frequencies of words are Zipfian. To average divides a word that one organisation alone has met
+by the number of organisations; to add multiplies the step of a frequent word by it, which diverges.
+`add_rare` adds what is rare and averages what is frequent: delta_row = sum_k delta_k,row /
+clip(count_row / cap, 1, nodes that moved the row).
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,10 @@ LARGEST = 1e3  # the norm of a word vector in good health is below 20
 
 def start(tables: Params, changed: bool) -> Params:
     """Version 0 is what everybody can make alone; tables that differ from it are version 1."""
-    marks = {f"{CHANGED}/{n}": torch.full((len(table),), int(changed), dtype=torch.int32) for n, table in tables.items()}
+    marks = {
+        f"{CHANGED}/{n}": torch.full((len(table),), int(changed), dtype=torch.int32)
+        for n, table in tables.items()
+    }
     return {VERSION: torch.tensor(int(changed)), **marks}
 
 
@@ -42,30 +47,41 @@ class RowRule:
     rule: Rule
     cap: float
 
-    def release(self, total: Update, asked: Asked, state: Params, noise: Seed) -> tuple[Update, Params]:
+    def release(
+        self, total: Update, asked: Asked, state: Params, noise: Seed
+    ) -> tuple[Update, Params]:
         version = state[VERSION] + 1
         kept, update = {**state, VERSION: version}, {}
         for name, rows in deltas(total).items():
             if isinstance(rows, Rows):
                 update[name] = Rows(rows.ids, self._step(name, rows, total, kept))
-                kept[f"{CHANGED}/{name}"][rows.ids] = int(version)  # in place: what is kept of a table is as long as it
+                # in place: what is kept of a table is as long as it
+                kept[f"{CHANGED}/{name}"][rows.ids] = int(version)
         return update, kept
 
     def _step(self, name: str, rows: Rows, total: Update, kept: dict[str, Tensor]) -> Tensor:
-        """What the rows move by; the sum is used up by it, so that no second table of rows is made."""
+        """What the rows move by; the sum is used up by it, so that no second table of rows is
+        made.
+        """
         nodes = rows.nodes if rows.nodes is not None else torch.ones(len(rows.ids))
         counts = rows.counts if rows.counts is not None else nodes
         clients = total["nodes"]
-        if self.rule == "mean" and isinstance(clients, Tensor):  # the paper's: every row by all that took part
+        # the paper's: every row by all that took part
+        if self.rule == "mean" and isinstance(clients, Tensor):
             return rows.values.div_(clients)
         if self.rule == "row_mean":
             return rows.values.div_(nodes[:, None])
         if self.rule == "row_adagrad":
-            squares = kept.setdefault(f"{SQUARES}/{name}", torch.zeros(len(kept[f"{CHANGED}/{name}"])))
+            squares = kept.setdefault(
+                f"{SQUARES}/{name}", torch.zeros(len(kept[f"{CHANGED}/{name}"]))
+            )
             squares[rows.ids] += rows.values.square().mean(1)
             return rows.values.div_(squares[rows.ids].sqrt().clamp_min(1e-8)[:, None])
-        share = (counts / self.cap).clamp_min(1)  # row_cap: as if the row had been moved `cap` times at most
-        return rows.values.div_((torch.minimum(share, nodes) if self.rule == "add_rare" else share)[:, None])
+        # row_cap: as if the row had been moved `cap` times at most
+        share = (counts / self.cap).clamp_min(1)
+        return rows.values.div_(
+            (torch.minimum(share, nodes) if self.rule == "add_rare" else share)[:, None]
+        )
 
 
 @dataclass(frozen=True)
@@ -75,13 +91,16 @@ class RowStep:
     A step that would leave a row no number, or far too long, is refused before anything is written.
     """
 
-    def step(self, params: Params, update: Update, slots: Mapping[str, Params]) -> tuple[Params, Mapping[str, Params]]:
+    def step(
+        self, params: Params, update: Update, slots: Mapping[str, Params]
+    ) -> tuple[Params, Mapping[str, Params]]:
         moved = {name: rows for name, rows in update.items() if isinstance(rows, Rows)}
         for name, rows in moved.items():
             longest = longest_sum(params[name].numpy(), rows.ids.numpy(), rows.values.numpy())
             if not longest < LARGEST:  # NaN is not below anything
                 raise DivergedError(
-                    f"rows of the {name} table exploded (norm {longest:.3g}): lower word2vec.lr or word2vec.cap, "
+                    f"rows of the {name} table exploded (norm {longest:.3g}): lower word2vec.lr "
+                    "or word2vec.cap, "
                     "or take word2vec.rule = 'row_mean'"
                 )
         for name, rows in moved.items():

@@ -1,8 +1,9 @@
 """How good word vectors are, and what an organisation gains by joining.
 
-The primary figure is the loss on fixed held-out pairs with fixed negatives, the same for every model that is compared. The
-yardsticks (everyone alone, and all text in one place) come from the same kernels, the same text in the same rounds and the
-same learning rates; they need everybody's text, so only a simulation has them.
+The primary figure is the loss on fixed held-out pairs with fixed negatives, the same for every
+model that is compared. The yardsticks (everyone alone, and all text in one place) come from the
+same kernels, the same text in the same rounds and the same learning rates; they need everybody's
+text, so only a simulation has them.
 """
 
 import math
@@ -50,7 +51,8 @@ class VectorStudy:
         vocabulary = word_list.from_bytes(state.blobs[VOCABULARY])
         figures: Figures = {
             "heldout_loss": _mean(losses, pairs),
-            "untrained_heldout_loss": (1 + self.options.negatives) * math.log(2),  # all output rows are zero
+            # all output rows are zero
+            "untrained_heldout_loss": (1 + self.options.negatives) * math.log(2),
             "vocabulary_size": len(vocabulary),
             **word_figures(vocabulary, {INPUT: state.params[INPUT].numpy()}, analogies=last),
         }
@@ -70,27 +72,42 @@ class VectorStudy:
     def summary(self, records: Sequence[Mapping[str, Any]]) -> Figures:
         return {}
 
-    def _heldout(self, federation: Federation, state: ServerState) -> tuple[list[float], list[float]]:
+    def _heldout(
+        self, federation: Federation, state: ServerState
+    ) -> tuple[list[float], list[float]]:
         """Each organisation's summed loss on its own held-out text, and of how many pairs.
 
-        Who took part in the last round lacks the rows of one version. Who lacks more says so, and is sent more.
+        Who took part in the last round lacks the rows of one version. Who lacks more says so, and
+        is sent more.
         """
         message = rows_message(state, 1, max(0, int(state.mechanism_state[NOW]) - 1))
         replies = dict(federation.ask(EVALUATE, dict.fromkeys(federation.clients, message)))
-        behind = {client: int(reply.meta["version"]) for client, reply in replies.items() if "version" in reply.meta}
+        behind = {
+            client: int(reply.meta["version"])
+            for client, reply in replies.items()
+            if "version" in reply.meta
+        }
         again = {held: self._since(state, held) for held in sorted(set(behind.values()))}
-        replies |= dict(federation.ask(EVALUATE, {client: again[held] for client, held in behind.items()}))
+        replies |= dict(
+            federation.ask(EVALUATE, {client: again[held] for client, held in behind.items()})
+        )
         figures = [replies[client].arrays for client in federation.clients if client in replies]
-        return [float(reply["heldout_loss"]) for reply in figures], [float(reply["pairs"]) for reply in figures]
+        return [float(reply["heldout_loss"]) for reply in figures], [
+            float(reply["pairs"]) for reply in figures
+        ]
 
     def _since(self, state: ServerState, held: int) -> Message:
         message = rows_message(state, 1, max(held, 0))
-        return message if held >= 0 else replace(message, blobs={VOCABULARY: state.blobs[VOCABULARY]})
+        return (
+            message if held >= 0 else replace(message, blobs={VOCABULARY: state.blobs[VOCABULARY]})
+        )
 
 
 @dataclass(frozen=True)
 class Joining:
-    """What joining gains: everyone alone, and all text in one place, beside the federation. Only a simulation has it."""
+    """What joining gains: everyone alone, and all text in one place, beside the federation. Only a
+    simulation has it.
+    """
 
     options: Word2Vec
     population: Population
@@ -102,10 +119,15 @@ class Joining:
     def vocabulary(self) -> Vocabulary:
         return self.readings.vocabulary(self.begun)
 
-    def figures(self, federated: Tables, losses: Sequence[float], pairs: Sequence[float]) -> Figures:
+    def figures(
+        self, federated: Tables, losses: Sequence[float], pairs: Sequence[float]
+    ) -> Figures:
         figures: Figures = {"neighbours": {}, "single_source_words": self._single_source()}
         models = {"federated": federated}
-        own = [{"heldout_loss": loss / max(n, 1), "pairs": int(n)} for loss, n in zip(losses, pairs, strict=True)]
+        own = [
+            {"heldout_loss": loss / max(n, 1), "pairs": int(n)}
+            for loss, n in zip(losses, pairs, strict=True)
+        ]
         if self.options.baselines:
             figures |= self._yardsticks(models, own)
         figures["organisations"] = own
@@ -116,19 +138,29 @@ class Joining:
     def _near(self, query: str, models: Mapping[str, Tables]) -> dict[str, list[str]]:
         ids, tokens = self.vocabulary.ids, self.vocabulary.tokens
         return {
-            name: [word for word, _ in embeddings.neighbours(ids, tokens, tables[INPUT], query, SHOWN)]
+            name: [
+                word for word, _ in embeddings.neighbours(ids, tokens, tables[INPUT], query, SHOWN)
+            ]
             for name, tables in models.items()
         }
 
     def _yardsticks(self, models: dict[str, Tables], own: list[Figures]) -> Figures:
-        """Train everyone alone, and all together; adds to `own` what each would have had without the others."""
+        """Train everyone alone, and all together; adds to `own` what each would have had without
+        the others.
+        """
         clients = [self.population.client(number) for number in range(len(self.population))]
-        held = [heldout_pairs(self.readings, self.begun, client, self.options) for client in clients]
+        held = [
+            heldout_pairs(self.readings, self.begun, client, self.options) for client in clients
+        ]
 
         def alone(number: int) -> float:
-            """Its figures are kept, its tables are not: but for the first one's, whose neighbours are shown."""
+            """Its figures are kept, its tables are not: but for the first one's, whose neighbours
+            are shown.
+            """
             tables = self._trained([number])
-            own[number]["alone_heldout_loss"] = held[number].loss(tables) / max(len(held[number].centres), 1)
+            own[number]["alone_heldout_loss"] = held[number].loss(tables) / max(
+                len(held[number].centres), 1
+            )
             if number == 0:
                 models["alone"] = tables
             return _common(held, tables)
@@ -137,18 +169,25 @@ class Joining:
             everywhere = list(pool.map(alone, range(len(clients))))
         models["centralised"] = central = self._trained(range(len(clients)))
         for number, pairs in enumerate(held):
-            own[number]["centralised_heldout_loss"] = pairs.loss(central) / max(len(pairs.centres), 1)
+            own[number]["centralised_heldout_loss"] = pairs.loss(central) / max(
+                len(pairs.centres), 1
+            )
         return {
             "centralised_heldout_loss": _common(held, central),
             "alone_heldout_loss": min(everywhere),
             "neighbour_overlap": self._overlap(models),
-            "centralised_wordsim353": word_figures(self.vocabulary, central, analogies=False)["wordsim353"],
+            "centralised_wordsim353": word_figures(self.vocabulary, central, analogies=False)[
+                "wordsim353"
+            ],
         }
 
     def _trained(self, numbers: Sequence[int]) -> Tables:
         """The tables after all rounds, if these clients' texts lay in one place."""
         frequencies = self._frequencies(numbers)
-        tables = {n: t.numpy() for n, t in first_tables(len(self.vocabulary), self.options.dimension).items()}
+        tables = {
+            n: t.numpy()
+            for n, t in first_tables(len(self.vocabulary), self.options.dimension).items()
+        }
         clients = [self.population.client(number) for number in numbers]
         for number in range(self.rounds):
             moment = Moment(number, self.rounds)
@@ -158,20 +197,27 @@ class Joining:
         return tables
 
     def _frequencies(self, numbers: Sequence[int]) -> Unigrams:
-        """By the counts of the vocabulary; where none were shared, by those of the text that lies here."""
+        """By the counts of the vocabulary; where none were shared, by those of the text that lies
+        here.
+        """
         counts = np.array(self.vocabulary.counts, dtype=np.int64)
-        return unigrams(counts if counts.sum() else self._counts()[list(numbers)].sum(0), self.options.subsample)
+        return unigrams(
+            counts if counts.sum() else self._counts()[list(numbers)].sum(0), self.options.subsample
+        )
 
     def _stretch(self, client: Any, moment: Moment) -> Text:
         text = self.readings.text(self.begun, client, "train", client.train)
         return stretch(text, self.options.epochs, moment, client.secret)
 
     def _overlap(self, models: Mapping[str, Tables]) -> Figures:
-        """Neighbours shared with the centralised model, for words of which one organisation has nine tenths."""
+        """Neighbours shared with the centralised model, for words of which one organisation has
+        nine tenths.
+        """
         counts = self._counts()
         shares = counts / np.maximum(counts.sum(0), 1)
         rows = np.flatnonzero((shares.max(0) >= 0.9) & (counts.sum(0) >= 20))[:300]
-        first = rows[shares[0, rows] >= 0.9]  # the words of the organisation whose model alone is at hand
+        # the words of the organisation whose model alone is at hand
+        first = rows[shares[0, rows] >= 0.9]
         central = models["centralised"][INPUT]
         return {
             "federated": embeddings.overlap(models["federated"][INPUT], central, rows),
@@ -183,11 +229,15 @@ class Joining:
     def _counts(self) -> Any:  # (clients, V)
         size = len(self.vocabulary)
         clients = (self.population.client(number) for number in range(len(self.population)))
-        texts = (self.readings.text(self.begun, client, "train", client.train) for client in clients)
+        texts = (
+            self.readings.text(self.begun, client, "train", client.train) for client in clients
+        )
         return np.stack([np.bincount(text.tokens, minlength=size) for text in texts])
 
     def _single_source(self) -> int:
-        """Words of the agreed list that one organisation alone has in its text: the others learn that somebody has them."""
+        """Words of the agreed list that one organisation alone has in its text: the others learn
+        that somebody has them.
+        """
         return int(((self._counts() > 0).sum(0) == 1).sum())
 
 
@@ -196,11 +246,15 @@ def _mean(losses: Sequence[float], pairs: Sequence[float]) -> float | None:
 
 
 def _common(held: Sequence[Pairs], tables: Tables) -> float:
-    return sum(pairs.loss(tables) for pairs in held) / max(sum(len(pairs.centres) for pairs in held), 1)
+    return sum(pairs.loss(tables) for pairs in held) / max(
+        sum(len(pairs.centres) for pairs in held), 1
+    )
 
 
 def word_figures(vocabulary: Vocabulary, tables: Tables, analogies: bool) -> Figures:
-    """Spearman's rho with human judgement, and how many of the pairs are known; the lists are public."""
+    """Spearman's rho with human judgement, and how many of the pairs are known; the lists are
+    public.
+    """
     figures: Figures = {}
     try:
         for name in ("wordsim353", "simlex999"):
@@ -215,11 +269,15 @@ def word_figures(vocabulary: Vocabulary, tables: Tables, analogies: bool) -> Fig
 
 
 def write_artifacts(state: ServerState, folder: Path) -> None:
-    """Vectors in the formats people use; and both tables with their counts, from which training can go on."""
+    """Vectors in the formats people use; and both tables with their counts, from which training can
+    go on.
+    """
     if not state.params:
         return
     vocabulary, vectors = word_list.from_bytes(state.blobs[VOCABULARY]), state.params[INPUT]
-    export.write_tables(folder / "vectors.safetensors", vocabulary, {n: state.params[n] for n in (INPUT, OUTPUT)})
+    export.write_tables(
+        folder / "vectors.safetensors", vocabulary, {n: state.params[n] for n in (INPUT, OUTPUT)}
+    )
     changed = export.write_word2vec(folder / "vectors.txt", vocabulary, vectors, binary=False)
     export.write_word2vec(folder / "vectors.bin", vocabulary, vectors, binary=True)
     export.write_projector(folder / "projector", vocabulary, vectors)

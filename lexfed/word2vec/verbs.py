@@ -1,16 +1,26 @@
 """The verbs of word vectors.
 
-A client says which version of the tables it holds, gets the vocabulary once, then the rows that changed since.
+A client says which version of the tables it holds, gets the vocabulary once, then the rows that
+changed since.
 """
 
 from lexfed.learning.verbs import FIGURE
 from lexfed.wire import Form, Verb
 from lexfed.wire.verbs import ANY, CLOCK, NUMBER, UPDATE
 
-_ROWS = ("since", "version", "rows", "width")  # rows that changed since which version, and the shape of their table
+# rows that changed since which version, and the shape of their table
+_ROWS = ("since", "version", "rows", "width")
 
-VERSION = Verb("version", down=Form(meta=CLOCK), up=Form(meta=("version",)), kind="list")
-VOCABULARY = Verb("vocabulary", down=Form(meta=CLOCK, blobs=("vocabulary",)), up=Form(), kind="list")
+VERSION = Verb(
+    "version", down=Form(meta=CLOCK), up=Form(meta=("version",)), kind="list", prepares=True
+)
+VOCABULARY = Verb(
+    "vocabulary",
+    down=Form(meta=CLOCK, blobs=("vocabulary",)),
+    up=Form(),
+    kind="list",
+    prepares=True,
+)
 SKIPGRAM = Verb(
     "skipgram",
     down=Form({"rows/": ANY}, (*CLOCK, *_ROWS)),

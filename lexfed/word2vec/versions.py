@@ -12,10 +12,14 @@ from lexfed.word2vec.row_rules import changed_since
 from lexfed.word2vec.verbs import VERSION, VOCABULARY
 
 
-def requests(federation: Federation, state: ServerState, cohort: Sequence[ClientId], ask: int) -> Requests:
-    """For each client the rows that changed since its version. Who has no vocabulary yet gets it first.
+def requests(
+    federation: Federation, state: ServerState, cohort: Sequence[ClientId], ask: int
+) -> Requests:
+    """For each client the rows that changed since its version. Who has no vocabulary yet gets it
+    first.
 
-    Versions are asked for once a round; within it everyone who answers is brought along from step to step.
+    Versions are asked for once a round; within it everyone who answers is brought along from step
+    to step.
     """
     now = int(state.mechanism_state[NOW])
     versions = dict.fromkeys(cohort, now - 1) if ask else versions_of(federation, state, cohort)
@@ -23,9 +27,14 @@ def requests(federation: Federation, state: ServerState, cohort: Sequence[Client
     return {client: messages[since] for client, since in versions.items()}
 
 
-def versions_of(federation: Federation, state: ServerState, cohort: Sequence[ClientId]) -> dict[ClientId, int]:
+def versions_of(
+    federation: Federation, state: ServerState, cohort: Sequence[ClientId]
+) -> dict[ClientId, int]:
     hello = clock(state, ask=0)
-    versions = {c: int(reply.meta["version"]) for c, reply in federation.ask(VERSION, dict.fromkeys(cohort, hello))}
+    versions = {
+        c: int(reply.meta["version"])
+        for c, reply in federation.ask(VERSION, dict.fromkeys(cohort, hello))
+    }
     newcomers = [client for client, held in versions.items() if held < 0]
     welcome = replace(hello, blobs={LIST: state.blobs[LIST]})
     for client, _ in federation.ask(VOCABULARY, dict.fromkeys(newcomers, welcome)):
@@ -36,5 +45,13 @@ def versions_of(federation: Federation, state: ServerState, cohort: Sequence[Cli
 def rows_message(state: ServerState, ask: int, since: int) -> Message:
     rows = changed_since(state.params, state.mechanism_state, since)
     height, width = state.params[INPUT].shape
-    shape = {"since": since, "version": int(state.mechanism_state[NOW]), "rows": height, "width": width}
-    return Message(pack({f"rows/{name}": some for name, some in rows.items()}), {**clock(state, ask).meta, **shape})
+    shape = {
+        "since": since,
+        "version": int(state.mechanism_state[NOW]),
+        "rows": height,
+        "width": width,
+    }
+    return Message(
+        pack({f"rows/{name}": some for name, some in rows.items()}),
+        {**clock(state, ask).meta, **shape},
+    )

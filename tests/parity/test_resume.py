@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from lexfed.audit.transcript import transcript
+from lexfed.experiment.assembly import assemble
+from lexfed.run.rundir import RunDir
 from lexfed.wire import decode, size
 from tests.conftest import Lexfed, lexfed_process
 from tests.parity.test_workers import figures
@@ -81,7 +83,9 @@ def test_kills_leave_no_trace(settings: list[str], kills: int, tiny: Path, lexfe
     assert figures(run) == figures(tmp_path / "whole")
     records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert [record["round"] for record in records] == list(range(1, 61)), "no gap, no double"
-    sent = sum(size(m.message) for m in transcript(wire) if m.direction == "up" and m.verb != "evaluate")
+    verbs = assemble(RunDir(run).config()).method.client
+    up = (one for one in transcript(wire, verbs) if one.direction == "up")
+    sent = sum(size(one.message) for one in up if one.verb.kind != "figures")
     assert sent == sum(record["bytes_up"] for record in records), "nor in the recorded wire"
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from lexfed.core.errors import WireError
 from lexfed.core.params import ParameterSplit, Rows, add, union
 from lexfed.federation import Requests, Sum, blocks, plain
+from lexfed.learning.verbs import TRAIN
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")
@@ -144,7 +145,7 @@ def test_a_sum_in_blocks_is_the_sum_of_who_answered(n: int, dropped: set[int]) -
                 yield client, Message({"delta/x": values[client], "weight": torch.tensor(1.0)})
 
     message = Message({"model/x": torch.zeros(3, dtype=torch.float64)})
-    total = plain(ask)("train", dict.fromkeys(range(n), message))
+    total = plain(ask)(TRAIN, dict.fromkeys(range(n), message))
     here = [values[c] for c in range(n) if c not in dropped]
     assert total.clients == len(here)
     if here:

@@ -6,7 +6,17 @@ from collections.abc import Callable
 import pytest
 
 from lexfed.agreement import word_list as agreed
-from lexfed.agreement.word_list import extend, from_bytes, intersection, keyed, ordered, renew, summed, to_bytes, union
+from lexfed.agreement.word_list import (
+    extend,
+    from_bytes,
+    intersection,
+    keyed,
+    ordered,
+    renew,
+    summed,
+    to_bytes,
+    union,
+)
 from lexfed.core.errors import DataError, PrivacyError
 from lexfed.core.seeds import derive, root
 from lexfed.vocabulary.word import Vocabulary

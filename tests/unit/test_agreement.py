@@ -15,7 +15,8 @@ import pytest
 import torch
 from dp_accounting import pld
 
-from lexfed.agreement.protocol import Agreement, agree, handlers
+from lexfed.agreement.proposals import DISCLOSE, PROPOSE, SPELL
+from lexfed.agreement.protocol import VOCABULARY, Agreement, agree, handlers
 from lexfed.agreement.word_list import from_bytes, keyed
 from lexfed.core.errors import ConfigError, DataError, LexfedError, PrivacyError
 from lexfed.core.params import ALL_SHARED
@@ -23,7 +24,15 @@ from lexfed.core.seeds import derive, root
 from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.population import Population
 from lexfed.experiment import config as configuration
-from lexfed.federation import ClientState, Federation, Requests, ServerState, once, plain
+from lexfed.federation import (
+    ClientState,
+    Federation,
+    Requests,
+    ServerState,
+    clock,
+    once,
+    plain,
+)
 from lexfed.privacy.accounting import epsilon
 from lexfed.run import agreement_alone as agreeing
 from lexfed.run import checkpoint
@@ -69,8 +78,14 @@ class Wire:
         federation = Federation(range(len(self.population)), self.ask, plain(self.ask))
         return agree(federation, state, self.options, root(seed), old)
 
+    def vocabulary(self, old: Vocabulary | None = None, seed: int = 0) -> Vocabulary:
+        return from_bytes(self.agree(old, seed=seed).blobs[VOCABULARY])
+
     def words(self) -> tuple[str, ...]:
-        return from_bytes(self.agree().vocabulary).tokens
+        return self.vocabulary().tokens
+
+    def sent(self, verb: Verb, way: str, client: ClientId | None = None) -> list[Message]:
+        return [m for v, w, c, m in self.messages if (v, w) == (verb, way) and client in (None, c)]
 
     def bytes(self) -> list[bytes]:
         return [encode(message) for *_, message in self.messages]
@@ -113,16 +128,15 @@ def test_no_message_holds_it_in_any_form_but_its_keyed_hash() -> None:
     ]
     assert not [data for data in ran.bytes() for form in forms if form in data]
     hashed = keyed(NAME, derive(ran.population.client(0).common_secret, "words", 0))
-    assert [verb for verb, way, client, message in ran.messages if hashed in encode(message)] == ["propose"]
-    spoken = [m for verb, way, _, m in ran.messages if verb == "spell" and way == "up"]
+    assert [verb for verb, _, _, message in ran.messages if hashed in encode(message)] == [PROPOSE]
+    spoken = ran.sent(SPELL, "up")
     told = {word for message in spoken for word in message.blobs["words"].decode().split("\n")}
-    assert told == set(from_bytes(ran.agree().vocabulary).tokens), "nothing is spelt that was not chosen"
+    assert told == set(ran.words()), "nothing is spelt that was not chosen"
 
 
 def sent_hashes(ran: Wire) -> set[bytes]:
     ran.agree()
-    sent = [m.arrays["hashes"] for verb, way, _, m in ran.messages if (verb, way) == ("propose", "up")]
-    return {row.numpy().tobytes() for hashes in sent for row in hashes}
+    return {row.numpy().tobytes() for m in ran.sent(PROPOSE, "up") for row in m.arrays["hashes"]}
 
 
 def test_a_dictionary_attack_fails_without_the_key_and_succeeds_with_it() -> None:
@@ -148,7 +162,7 @@ def test_a_dictionary_attack_fails_without_the_key_and_succeeds_with_it() -> Non
 def test_hashes_of_two_agreements_have_nothing_in_common() -> None:
     one, two = wire(TEXTS), wire(TEXTS)
     two.agree(state=ServerState(step=4))
-    later = [m.arrays["hashes"] for verb, way, _, m in two.messages if (verb, way) == ("propose", "up")]
+    later = [m.arrays["hashes"] for m in two.sent(PROPOSE, "up")]
     assert not sent_hashes(one) & {row.numpy().tobytes() for hashes in later for row in hashes}
 
 
@@ -156,14 +170,14 @@ def test_without_a_common_secret_nothing_is_sent() -> None:
     ran = wire(TEXTS)
     client = replace(ran.population.client(0), common_secret=b"")
     with pytest.raises(PrivacyError, match="without a secret"):
-        handlers(ran.options)["propose"](Message(meta={"step": 0, "ask": 0, "round": 0}), client, ClientState())
+        handlers(ran.options)[PROPOSE](clock(ServerState(), 0), client, ClientState())
 
 
 def test_order_says_nothing() -> None:
     """Proposals come in the order of their hashes, not of the text or of frequency."""
     ran = wire(TEXTS)
     ran.agree()
-    for hashes in (m.arrays["hashes"] for verb, way, _, m in ran.messages if (verb, way) == ("propose", "up")):
+    for hashes in (m.arrays["hashes"] for m in ran.sent(PROPOSE, "up")):
         keys = [row.numpy().tobytes() for row in hashes]
         assert keys == sorted(keys)
 
@@ -196,18 +210,19 @@ def test_hashes_and_words_are_cut_alike(size: int) -> None:
 
 
 def test_counts_are_summed_and_not_shared_by_the_papers_rules() -> None:
-    vocabulary = from_bytes(wire(TEXTS).agree().vocabulary)
+    vocabulary = wire(TEXTS).vocabulary()
     assert vocabulary.counts[vocabulary.ids["the"]] == sum(counts(texts)["the"] for texts in TEXTS)
     for rule in ("union", "intersection"):
         ran = wire(TEXTS, rule=rule, minimum=1)
-        assert not any(from_bytes(ran.agree().vocabulary).counts)
+        assert not any(ran.vocabulary().counts)
         assert not [message for *_, message in ran.messages if "counts" in message.arrays]
 
 
 def test_the_union_is_always_in_the_clear_and_says_so() -> None:
     assert not Agreement(rule="union", hashed=True).veiled
-    assert handlers(Agreement(rule="union")).keys() == {"disclose"}
-    assert handlers(Agreement()).keys() == {"propose", "spell"}, "there is no verb that could carry a proposal in the clear"
+    assert handlers(Agreement(rule="union")).keys() == {DISCLOSE}
+    veiled = handlers(Agreement()).keys()
+    assert veiled == {PROPOSE, SPELL}, "there is no verb that could carry a proposal in the clear"
 
 
 def test_an_organisation_proposes_its_top_words_alone() -> None:
@@ -216,13 +231,13 @@ def test_an_organisation_proposes_its_top_words_alone() -> None:
 
 
 def test_a_joining_organisation_extends_the_list() -> None:
-    first = from_bytes(wire(TEXTS).agree().vocabulary)
-    joined = from_bytes(wire([*TEXTS, ["the team owns money"] * 9]).agree(old=first).vocabulary)
+    first = wire(TEXTS).vocabulary()
+    joined = wire([*TEXTS, ["the team owns money"] * 9]).vocabulary(old=first)
     assert joined.tokens[: len(first)] == first.tokens
     assert set(joined.tokens) - set(first.tokens) == {"team", "owns"}
     assert joined.version == first.version + 1 == 2
     assert joined.counts[joined.ids["the"]] == first.counts[first.ids["the"]] + 9, "nobody counts twice"
-    nothing_new = from_bytes(wire([["x"], ["y"]]).agree(old=first).vocabulary)
+    nothing_new = wire([["x"], ["y"]]).vocabulary(old=first)
     assert nothing_new == replace(first, version=2)
 
 
@@ -232,7 +247,8 @@ def test_agreeing_is_done_once_and_survives_a_checkpoint(tmp_path: Path) -> None
     assert not any("model" in name for *_, message in ran.messages for name in message.arrays), "the model has no part in it"
     checkpoint.save(tmp_path, Checkpoint(state))
     back = checkpoint.load(tmp_path).state
-    assert (back.vocabulary, back.ledger, back.step) == (state.vocabulary, state.ledger, 1)
+    assert (back.blobs, back.ledger, back.step) == (state.blobs, state.ledger, 1)
+    assert back.blobs.keys() == {VOCABULARY}
     assert len(back.ledger) == 3
     asked = len(ran.messages)
     assert list(once(back, "agree", lambda s: ran.agree(state=s))) == []
@@ -257,7 +273,8 @@ MALFORMED = {
     "the same twice": Message({"hashes": hashes(b"a", b"a"), "counts": torch.ones(2, dtype=torch.int64)}),
     "a negative count": Message({"hashes": hashes(b"a"), "counts": -ONE}),
     "no number": Message({"hashes": hashes(b"a"), "counts": torch.tensor([math.nan])}),
-    "weights instead of counts": Message({"hashes": hashes(b"a"), "weights": ONE}),
+    "weights instead of counts": Message({"hashes": hashes(b"a"), "weights": ONE.double()}),
+    "counts of another dtype": Message({"hashes": hashes(b"a"), "counts": ONE.int()}),
     "words in the clear": Message({"hashes": hashes(b"a"), "counts": ONE}, blobs={"words": b"a"}),
     "more than the top": Message({"hashes": hashes(*map(bytes, [[i] for i in range(99)])), "counts": ONE.expand(99)}),
 }
@@ -265,10 +282,11 @@ MALFORMED = {
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_who_proposes_nonsense_has_dropped_out(case: str) -> None:
-    odd = wire(TEXTS, {("propose", 1): MALFORMED[case]}, top=50)
+    odd = wire(TEXTS, {(PROPOSE, 1): MALFORMED[case]}, top=50)
     without = wire([TEXTS[0], TEXTS[2]], top=50)
     assert odd.words() == without.words()
-    assert not [client for verb, _, client, _ in odd.messages if verb == "spell" and client == 1]
+    assert not odd.sent(SPELL, "down", 1)
+    assert odd.sent(SPELL, "down", 0)
 
 
 OPENLY = {
@@ -282,7 +300,7 @@ OPENLY = {
 
 @pytest.mark.parametrize("case", OPENLY)
 def test_who_discloses_nonsense_has_dropped_out(case: str) -> None:
-    odd = wire(TEXTS, {("disclose", 1): OPENLY[case]}, hashed=False)
+    odd = wire(TEXTS, {(DISCLOSE, 1): OPENLY[case]}, hashed=False)
     assert odd.words() == wire([TEXTS[0], TEXTS[2]], hashed=False).words()
 
 
@@ -293,10 +311,20 @@ SPELT = [None, Message(), *(Message(blobs={"words": blob}) for blob in SPELLINGS
 @pytest.mark.parametrize("answer", SPELT)
 def test_who_does_not_spell_is_replaced_by_the_next_holder(answer: Message | None) -> None:
     whole = wire(TEXTS).words()
-    assert wire(TEXTS, {("spell", 0): answer}).words() == whole
-    alone = wire(TEXTS, {("spell", client): answer for client in range(3)})
+    assert wire(TEXTS, {(SPELL, 0): answer}).words() == whole
+    alone = wire(TEXTS, {(SPELL, client): answer for client in range(3)})
     with pytest.raises(DataError, match="to spell the words"):
         alone.agree()
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0, 0.0])
+def test_who_weighs_with_no_number_has_dropped_out(weight: float) -> None:
+    odd_one = Message({"hashes": hashes(b"a"), "weights": torch.tensor([weight]).double()})
+    odd, silent = (
+        wire(MANY, {(PROPOSE, 1): answer}, rule="dp", words_per_document=10)
+        for answer in (odd_one, None)
+    )
+    assert odd.vocabulary() == silent.vocabulary()
 
 
 # --- differential privacy ---------------------------------------------------------------------------------------------
@@ -308,7 +336,7 @@ MANY = [[f"{NAME} met the {i % 3} of a bank" if (k, i) == (0, 0) else f"met the 
 def test_dp_tells_what_many_documents_hold_and_charges_documents() -> None:
     ran = wire(MANY, rule="dp", words_per_document=10)
     state = ran.agree()
-    vocabulary = from_bytes(state.vocabulary)
+    vocabulary = from_bytes(state.blobs[VOCABULARY])
     assert {"met", "the", "of", "a", "bank"} <= set(vocabulary.tokens)
     assert NAME not in vocabulary.tokens
     assert [release.unit for release in state.ledger] == ["document"] * 3
@@ -322,7 +350,8 @@ def test_dp_tells_what_many_documents_hold_and_charges_documents() -> None:
 
 
 def test_dp_counts_are_noisy_and_near_the_number_of_documents() -> None:
-    one, two = (from_bytes(wire(MANY, rule="dp", words_per_document=7).agree(seed=seed).vocabulary) for seed in (0, 1))
+    ran = wire(MANY, rule="dp", words_per_document=7)
+    one, two = (ran.vocabulary(seed=seed) for seed in (0, 1))
     assert one.counts != two.counts, "noise is the server's"
     assert one.counts[one.ids["the"]] == pytest.approx(1200, rel=0.1)
 
@@ -330,11 +359,11 @@ def test_dp_counts_are_noisy_and_near_the_number_of_documents() -> None:
 def test_released_words_leave_their_weight_to_the_others() -> None:
     ran = wire(MANY, rule="dp", words_per_document=10)
     ran.agree()
-    asked = [m.arrays["released"] for verb, way, client, m in ran.messages if (verb, way, client) == ("propose", "down", 1)]
+    asked = [m.arrays["released"] for m in ran.sent(PROPOSE, "down", 1)]
     assert len(asked) == 3
     assert [len(released) for released in asked] == sorted(len(released) for released in asked)
     assert len(asked[0]) == 0 < len(asked[1])
-    replies = [m for verb, way, client, m in ran.messages if (verb, way, client) == ("propose", "up", 1)]
+    replies = ran.sent(PROPOSE, "up", 1)
     for released, reply in zip(asked, replies, strict=True):
         assert not {bytes(row) for row in released.numpy()} & {bytes(row) for row in reply.arrays["hashes"].numpy()}
 
@@ -389,7 +418,8 @@ def test_a_one_organisation_federation() -> None:
     assert line(wire([["a fine day"] * 20])).endswith("but 1 organisation takes part: set agreement.holders = 1")
     assert wire([["a fine day"] * 20], holders=1).words() == ("a", "day", "fine")
     assert line(wire(TEXTS, holders=4)).endswith("but 3 organisations take part: set agreement.holders = 3")
-    assert "set agreement.holders = 1" in line(wire(TEXTS, {("propose", 0): None, ("propose", 1): None}))
+    silent = wire(TEXTS, {(PROPOSE, 0): None, (PROPOSE, 1): None})
+    assert "set agreement.holders = 1" in line(silent)
 
 
 def test_text_without_spaces() -> None:

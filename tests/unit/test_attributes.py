@@ -24,7 +24,7 @@ from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns
 from lexfed.learning.language_task import LanguageTask
-from lexfed.learning.training import Local, Train
+from lexfed.learning.task import Local, Train
 from lexfed.metrics.leakage import auc
 from lexfed.models import language_model as language
 from lexfed.models.language_model import LanguageModelOptions

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lexfed.audit.closed_form.attackers import PUBLIC_FILES, moved_outputs, moved_words, spectrum
-from lexfed.audit.closed_form.front_ends import Encoder, WordTable
+from lexfed.audit.closed_form.front_ends import Encoder, Words
 from lexfed.audit.closed_form.row_names import by_frequency, row_names
 from lexfed.audit.scene import act
 from lexfed.audit.score import membership
@@ -173,6 +173,6 @@ def test_a_thousandth_takes_ten_thousand_others() -> None:
 def test_words_front_end_reads_as_far_as_clients_do() -> None:
     from lexfed.audit.closed_form.attackers import Public
 
-    front = WordTable(Public(("good", "film", "!")), torch.eye(3), limit=3)
+    front = Words(Public(("good", "film", "!")), torch.eye(3), limit=3)
     assert front.ids("Good unknown film !") == [0, 1]
     assert front.inputs("film", PUBLIC_FILES).tolist() == [[0.0, 1.0, 0.0]]

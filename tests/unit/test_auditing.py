@@ -9,6 +9,7 @@ import pytest
 from lexfed.audit.score import KEYS
 from lexfed.audit.transcript import transcript
 from lexfed.audit.uploads import uploads
+from lexfed.learning.verbs import EVALUATE, TRAIN
 from tests.conftest import ROOT, Lexfed
 
 QUICK = ROOT / "experiments" / "quick" / "audit.toml"
@@ -80,7 +81,7 @@ def test_whitening_hides_nothing_and_a_rotation_of_whitened_vectors_does(lexfed:
 def test_a_recorded_wire_is_read_as_the_configuration_itself(lexfed: Lexfed, tmp_path: Path) -> None:
     settings = words(*SMALL[1:], "rounds=1", "cohort.size=3", "method=fedavg")
     assert lexfed("run", QUICK, *settings, "--out", "run", "--record-wire", "wire").returncode == 0
-    assert len(list(uploads(transcript(tmp_path / "wire")))) == 3
+    assert len(list(uploads(transcript(tmp_path / "wire", (TRAIN, EVALUATE))))) == 3
     refused = lexfed("audit", "wire", "--out", "no")
     assert refused.returncode == 2
     assert "--truth" in refused.stderr

@@ -4,17 +4,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from lexfed.agreement import word_list
 from lexfed.core.errors import CheckpointError
 from lexfed.federation import ServerState
 from lexfed.privacy.accounting import Gaussian, Release, SampledGaussian
 from lexfed.run import checkpoint
 from lexfed.run.checkpoint import Checkpoint
+from lexfed.vocabulary.learned import Learned
+from lexfed.vocabulary.word import Vocabulary
 
+LIST = word_list.to_bytes(Vocabulary(("a",), (3,)))
 STATE = ServerState(
     params={"a.weight": torch.rand(3, 2)},
     opt_state={"m": {"a.weight": torch.rand(3, 2)}, "v": {"a.weight": torch.rand(3, 2)}},
     mechanism_state={"clip": torch.tensor(0.5)},
-    vocabulary=b'{"version": 1, "tokens": ["a"], "counts": [3]}',
+    blobs={"vocabulary": LIST, "other": b"\x00\xff"},
     ledger=(Release("document", Gaussian(1.5), 3, 1e-9), Release("user", SampledGaussian(1.0, 0.01), 5000)),
     round=3,
     step=5,
@@ -24,7 +28,7 @@ STATE = ServerState(
 
 def flat(state: ServerState) -> dict[str, object]:
     arrays = checkpoint._arrays(state)
-    rest = (state.round, state.step, state.done, state.vocabulary, state.ledger)
+    rest = (state.round, state.step, state.done, state.blobs, state.ledger)
     return {**{name: value.tolist() for name, value in arrays.items()}, "rest": rest}
 
 
@@ -70,6 +74,11 @@ def another_format(folder: Path) -> None:
     path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
 
 
+def another_ledger_format(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(path.read_text().replace('"ledger_format": 1', '"ledger_format": 2'))
+
+
 def another_ledger(folder: Path) -> None:
     path = folder / "state.json"
     path.write_text(path.read_text().replace('"gaussian"', '"laplace"'))
@@ -79,12 +88,41 @@ def no_manifest(folder: Path) -> None:
     (folder / "state.json").unlink()
 
 
-@pytest.mark.parametrize(
-    "damage", [damage_arrays, cut_arrays, lose_arrays, damage_manifest, another_format, another_ledger, no_manifest]
+DAMAGES = (
+    damage_arrays,
+    cut_arrays,
+    lose_arrays,
+    damage_manifest,
+    another_format,
+    another_ledger_format,
+    another_ledger,
+    no_manifest,
 )
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_what_is_not_what_was_written_is_refused(damage: object, tmp_path: Path) -> None:
     checkpoint.save(tmp_path, Checkpoint(STATE))
     damage(tmp_path)  # type: ignore[operator]
     with pytest.raises(CheckpointError) as error:
         checkpoint.load(tmp_path)
     assert "\n" not in str(error.value)
+
+
+def test_what_was_written_before_the_ledger_had_a_format_is_read(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, Checkpoint(STATE))
+    path = tmp_path / "state.json"
+    path.write_text(path.read_text().replace('  "ledger_format": 1,\n', ""))
+    assert "ledger_format" not in path.read_text()
+    assert flat(checkpoint.load(tmp_path).state) == flat(STATE)
+
+
+TOKENIZER = Learned(b"{}", {"a": 3}, "public").to_bytes()
+
+
+@pytest.mark.parametrize(("blob", "name"), [(TOKENIZER, "tokenizer"), (LIST, "vocabulary")])
+def test_a_tokenizer_was_called_a_vocabulary_in_0_1(
+    blob: bytes, name: str, tmp_path: Path
+) -> None:
+    checkpoint.save(tmp_path, Checkpoint(replace(STATE, blobs={"vocabulary": blob})))
+    assert checkpoint.load(tmp_path).state.blobs == {name: blob}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lexfed.run.rundir import SUMMARY_KEYS
+from lexfed.core.figures import SUMMARY
 from lexfed.wire import decode
 from tests.conftest import ROOT, Lexfed, lexfed_process
 
@@ -36,7 +36,7 @@ def test_a_run_keeps_the_contract(method: str, tiny: Path, lexfed: Lexfed, tmp_p
     assert "results: a" in result.stdout
     run = tmp_path / "a"
     summary = json.loads((run / "summary.json").read_text())
-    assert list(summary) == list(SUMMARY_KEYS)
+    assert list(summary) == list(SUMMARY)
     assert summary["method"] == method
     assert summary["stopped"] == "finished"
     assert 0 <= summary["global_accuracy"] <= 1

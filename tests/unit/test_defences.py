@@ -20,20 +20,22 @@ from lexfed.corpus.catalogue import load
 from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
 from lexfed.experiment import config as configuration
-from lexfed.experiment.assembly import Assembly, assemble
-from lexfed.experiment.config import Config
+from lexfed.experiment.assembly import assemble
 from lexfed.federation import ClientState, Method, ServerState, add_replies
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
-from lexfed.learning.defences import HELD, UNDEFENDED, UPLOADS, Defences, counted, held_back, layered, silence
+from lexfed.layers.minimum_text import counting, minimum_text
+from lexfed.learning.defences import UNDEFENDED, Defences
 from lexfed.learning.evaluation import evaluate
+from lexfed.learning.holding_back import HELD, UPLOADS, counted, held_back, silence
 from lexfed.learning.parts import Parts
-from lexfed.learning.private_table import KEY, WordTable, table_for
-from lexfed.learning.training import Task, Train
-from lexfed.methods.fedevocab import FedeVocab, fedevocab
+from lexfed.learning.private_table import KEY, OwnWords
+from lexfed.learning.task import Task, Train
+from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.metrics.leakage import Leak, ranking, score_words, span
-from lexfed.models.bilstm import FIRST_LAYER, INPUTS, TABLE, BiLSTMClassifier
-from lexfed.models.model import Example, ModelOptions, collate, dropout
+from lexfed.models.bilstm import FIRST_LAYER, INPUTS, BiLSTMClassifier
+from lexfed.models.model import TABLE, Example, ModelOptions, collate, dropout
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
 from lexfed.run.rundir import RunDir
@@ -82,11 +84,18 @@ def parts(rounds: int = 1, hidden: int = D, mechanism: Mechanism = NoPrivacy(), 
 
 def upload(defences: Defences, client: int = 0, sentences: int = 2) -> Params:
     """What a client of two sentences sends after one step of SGD."""
-    part = parts(optimizer="sgd", lr=0.1)
-    method = fedevocab(part, FedeVocab(adaptive=False), defences)
+    part = replace(parts(optimizer="sgd", lr=0.1), defences=defences)
+    method = fedevocab(part, FedeVocab(adaptive=False))
     message = Message(under("model", method.split.shared(part.task.init(root(1)))), CLOCK)
     holder = people(*[sentences] * (client + 1)).client(client)
-    return below("delta", method.client["train"](message, holder, ClientState())[0].arrays)
+    return below("delta", method.client[TRAIN](message, holder, ClientState())[0].arrays)
+
+
+def table_of(defences: Defences, part: Parts | None = None) -> OwnWords:
+    """How a client's own table is made."""
+    table = private_table(replace(part or parts(), defences=defences), FedeVocab(size=1000))
+    assert isinstance(table, OwnWords)
+    return table
 
 
 def scored(matrices: list[Tensor], client: int = 0, sentences: int = 2) -> Leak:
@@ -175,11 +184,12 @@ def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
     """All it has is its own seed and its messages: with another secret of the clients they stay as they were, Q does not."""
     asked, tables = [], []
     for secret in (7, 8):
-        method = fedevocab(parts(hidden=8), FedeVocab(), SHARED)
-        site = Site(Assembly(Config(), people(2, 2, secret=secret), method, WordTokenizer(of_list((), 1))), Store(tmp_path))
-        asked.append(next(iter(method.server(simulate(site), derive(root(0), "server"), ServerState()))).params)
-        table = table_for(parts(hidden=8), "own+public", (), 1, 1000, SHARED)
-        tables.append(table.start(people(2, secret=secret).client(0)))
+        part = replace(parts(hidden=8), defences=SHARED)
+        method = fedevocab(part, FedeVocab())
+        federation = simulate(Site(method, people(2, 2, secret=secret), Store(tmp_path)))
+        steps = method.server(federation, derive(root(0), "server"), ServerState())
+        asked.append(next(iter(steps)).params)
+        tables.append(table_of(SHARED, part).start(people(2, secret=secret).client(0)))
     assert all(torch.equal(asked[0][name], asked[1][name]) for name in asked[0])
     keys = [state.blobs[KEY] for state in tables]
     assert keys[0] != keys[1]
@@ -211,14 +221,12 @@ def test_span_ranking_reads_public_vectors_and_no_rotated_ones(defences: Defence
 @needs_data
 def test_one_colluding_client_gives_everything_back() -> None:
     hidden, other = upload(SHARED), people(2, 2).client(1)
-    table = table_for(parts(), "own+public", (), 1, 1000, SHARED)
-    assert isinstance(table, WordTable)
+    table = table_of(SHARED)
     q = table.rotation(table.start(other))
     assert q is not None
     assert scored([hidden[name] @ q.T for name in INPUTS]).recall_at_n >= 0.95
     own = Defences(rotation="own")
-    apart = table_for(parts(), "own+public", (), 1, 1000, own)
-    assert isinstance(apart, WordTable)
+    apart = table_of(own)
     q = apart.rotation(apart.start(other))
     assert q is not None
     leak = scored([upload(own)[name] @ q.T for name in INPUTS])
@@ -249,8 +257,7 @@ def test_known_words_give_the_rotation_back() -> None:
 @needs_data
 def test_words_beyond_the_own_table_are_turned_like_its_own() -> None:
     """A word in both a client's table and another text has one vector, wherever it is looked up."""
-    table, client = table_for(parts(), "own+public", (), 1, 1000, SHARED), people(2).client(0)
-    assert isinstance(table, WordTable)
+    table, client = table_of(SHARED), people(2).client(0)
     state = table.start(client)
     q, own = table.rotation(state), state.blobs["words"].decode().split("\n")
     assert q is not None
@@ -269,9 +276,10 @@ def test_a_shared_rotation_costs_little(tmp_path: Path) -> None:
     """1,000 reviews, 4 rounds, 1,500 test reviews: 0.65 without, 0.65 with. The difference's deviation is below 0.018."""
 
     def accuracy(defences: Defences) -> float:
-        method = fedevocab(parts(4, hidden=32), FedeVocab(adaptive=False), defences)
-        assembly = Assembly(Config(), people(250, 250, 250, 250, secret=0), method, WordTokenizer(of_list((), 1)))
-        federation = simulate(Site(assembly, Store(tmp_path / defences.rotation)))
+        part = replace(parts(4, hidden=32), defences=defences)
+        method = fedevocab(part, FedeVocab(adaptive=False))
+        everybody = people(250, 250, 250, 250, secret=0)
+        federation = simulate(Site(method, everybody, Store(tmp_path / defences.rotation)))
         *_, last = method.server(federation, root(0), ServerState())
         return evaluate(federation.ask, last, [0], "test")["global_accuracy_mean"]
 
@@ -289,7 +297,7 @@ def test_a_private_first_layer_never_travels_and_is_alike_for_all_clients() -> N
     assert set(INPUTS) <= open_.keys()
     assert not FIRST_LAYER & closed.keys()
     assert closed.keys() == open_.keys() - FIRST_LAYER
-    table = table_for(parts(), "own+public", (), 1, 1000, Defences(private_layers="first"))
+    table = table_of(Defences(private_layers="first"))
     first, second = (table.start(people(2, 2).client(k)).params for k in (0, 1))
     stranger = table.start(people(2, secret=8).client(0)).params
     for name in INPUTS:
@@ -322,14 +330,20 @@ def tiny_method(defences: Defences, mechanism: Mechanism) -> tuple[Method, Messa
     model = BiLSTMClassifier(ModelOptions(embedding=4, hidden=3, dropout=0.0), classes=2)
     reader = SharedReader(WordTokenizer(of_list((), 1)), 256)
     task = Task(model, reader, Train(optimizer="sgd", lr=0.5), 2, 1, lambda seed: model.init(1, seed))
-    method = fedevocab(Parts(task, Everyone(), mechanism, ServerOptimizer(), 1), FedeVocab(), defences)
-    message = Message(under("model", method.split.shared(task.init(root(1)))), {**CLOCK, **mechanism.tell({})})
-    return layered(method, defences, False, mechanism), message
+    part = Parts(task, Everyone(), mechanism, ServerOptimizer(), 1, defences=defences)
+    method = fedevocab(part, FedeVocab())
+    shared = under("model", method.split.shared(task.init(root(1))))
+    message = Message(shared, {**CLOCK, **mechanism.tell({})})
+    layers = [minimum_text(defences.minimum_words, mechanism), counting]
+    for layer in layers if defences.minimum_words else []:
+        client = {verb: layer(verb, handler) for verb, handler in method.client.items()}
+        method = replace(method, client=client)
+    return method, message
 
 
 def answers(mechanism: Mechanism, least: int = LEAST) -> list[tuple[Message, ClientState]]:
     method, message = tiny_method(Defences(minimum_words=least), mechanism)
-    return [method.client["train"](message, PEOPLE.client(k), ClientState()) for k in range(2)]
+    return [method.client[TRAIN](message, PEOPLE.client(k), ClientState()) for k in range(2)]
 
 
 def test_who_has_little_text_sends_nothing_and_the_average_is_that_of_the_others() -> None:
@@ -340,8 +354,8 @@ def test_who_has_little_text_sends_nothing_and_the_average_is_that_of_the_others
     assert large.arrays
     assert trained.params
     _, message = tiny_method(UNDEFENDED, NoPrivacy())
-    both = add_replies("train", {0: message, 1: message}, iter([(0, small), (1, large)])).update
-    alone = add_replies("train", {1: message}, iter([(1, large)])).update
+    both = add_replies(TRAIN, {0: message, 1: message}, iter([(0, small), (1, large)])).update
+    alone = add_replies(TRAIN, {1: message}, iter([(1, large)])).update
     assert both.keys() == alone.keys()
     assert all(torch.equal(both[name], alone[name]) for name in both)  # type: ignore[arg-type]
     (before, _), _ = answers(NoPrivacy(), least=3)
@@ -370,9 +384,8 @@ def test_silence_repeats_with_its_round_and_differs_in_another() -> None:
     mechanism = GaussianMechanism(Privacy(placement="local", noise=2.0), 1)
     _, message = tiny_method(UNDEFENDED, mechanism)
     later = replace(message, meta={**message.meta, "step": 1})
-    one, again, other = (
-        silence(mechanism)(m, PEOPLE.client(0)).arrays["delta/output.bias"] for m in (message, message, later)
-    )
+    replies = [silence(mechanism, m, PEOPLE.client(0)) for m in (message, message, later)]
+    one, again, other = (reply.arrays["delta/output.bias"] for reply in replies)
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 
@@ -390,11 +403,12 @@ def test_the_summary_says_who_held_back(method: str, tiny: Path, lexfed: Lexfed,
     settings = [f"method={method}", "defences.minimum_words=26", "lg_fedavg.warm=1"]
     result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", *(w for s in settings for w in ("--set", s)))
     assert result.returncode == 0, result.stderr
-    config = configuration.load(tmp_path / "a/config.toml")
-    clients = [assemble(config).population.client(k) for k in range(6)]
+    assembly = assemble(configuration.load(tmp_path / "a/config.toml"))
+    clients = [assembly.population.client(k) for k in range(6)]
     small = {client.id for client in clients if len(count_words(client.train)) < 26}
     assert 0 < len(small) < 6
-    ups = [m for m in transcript(tmp_path / "wire") if m.verb in ("train", "warm") and m.direction == "up"]
+    messages = list(transcript(tmp_path / "wire", assembly.method.client))
+    ups = [m for m in messages if m.verb.name in ("train", "warm") and m.direction == "up"]
     assert {m.client for m in ups if not m.message.arrays} == small & {m.client for m in ups}
     held = [sum(m.client == k and k in small for m in ups) for k in range(6)]
     assert summary_figure(tmp_path / "a") == {"uploads": len(ups), "held": sum(held), "by_client": held}
@@ -420,7 +434,8 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
         words_ = [w for setting in settings + more for w in ("--set", setting)]
         result = lexfed("run", tiny, "--out", out, "--record-wire", f"wire-{out}", *words_)
         assert result.returncode == 0, result.stderr
-        sent = {name for m in transcript(tmp_path / f"wire-{out}") for name in m.message.arrays}
+        messages = transcript(tmp_path / f"wire-{out}", (TRAIN, EVALUATE))
+        sent = {name for m in messages for name in m.message.arrays}
         kept = [Store(tmp_path / out / "checkpoint/clients").load(k, (99, 0)) for k in range(6)]
         assert any(name.startswith("delta/lstm.") for name in sent) == (out != "on")
         assert {KEY in state.blobs for state in kept if state.params} == {out == "on"}
@@ -440,7 +455,7 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
         (["method=fedevocab", "defences.rotation=shared"], "set vocabulary.vectors"),
         (["method=fedevocab", "model.name=minilm", "defences.rotation=shared"], "can't be hidden"),
         (["model.name=minilm", "defences.embedding_dropout=0.1"], "can't be hidden"),
-        (["method=local_only", "defences.minimum_words=5"], "not for method = 'local_only'"),
+        (["method=local_only", "defences.minimum_words=5"], "does not read defences.minimum_words"),
         (["defences.minimum_words=-1"], "at least 0"),
         (["defences.embedding_dropout=1.0"], "below 1"),
         (["defences.rotation=secret"], "rotation"),
@@ -449,3 +464,10 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
 def test_what_could_not_defend_is_refused(settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         assemble(configuration.loads("", settings))
+
+
+@pytest.mark.parametrize("method", ["local_only", "centralised"])
+def test_a_file_that_defends_what_is_never_averaged_is_refused(method: str) -> None:
+    config = configuration.loads("[defences]\nminimum_words = 5\n", [f"method={method}"])
+    with pytest.raises(ConfigError, match=f"not for method = '{method}'"):
+        assemble(config)

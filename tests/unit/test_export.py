@@ -14,7 +14,13 @@ from torch import Tensor
 
 from lexfed.core.errors import DataError
 from lexfed.vocabulary import vectors as public
-from lexfed.vocabulary.export import keyed_vectors, read_tables, write_projector, write_tables, write_word2vec
+from lexfed.vocabulary.export import (
+    keyed_vectors,
+    read_tables,
+    write_projector,
+    write_tables,
+    write_word2vec,
+)
 from lexfed.vocabulary.word import Vocabulary
 
 PLAIN = ("<unk>", "the", "bär", "москва", "東京", "🙂", "e5", "4", "don't", "…", "x" * 5000)

@@ -8,13 +8,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lexfed.core.seeds import root
-from lexfed.experiment.assembly import Assembly
-from lexfed.experiment.config import Config
 from lexfed.federation import Method, ServerState
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.parts import Parts
-from lexfed.learning.training import Task, Train
+from lexfed.learning.task import Task, Train
 from lexfed.methods.centralised import Centralised, centralised
 from lexfed.methods.fedavg import fedavg
 from lexfed.methods.local_only import LocalOnly, local_only
@@ -39,7 +37,7 @@ def parts(**options: object) -> Parts:
 
 
 def run(method: Method, store: Path) -> list[ServerState]:
-    site = Site(Assembly(Config(), PEOPLE, method, TOKENIZER), Store(store))
+    site = Site(method, PEOPLE, Store(store))
     return list(method.server(simulate(site), root(0), ServerState()))
 
 
@@ -83,7 +81,7 @@ def test_a_round_equals_plain_torch(optimizer: str, tmp_path: Path) -> None:
 def test_one_client_that_holds_everything_is_plain_training(tmp_path: Path) -> None:
     everything = hand_made((10,))
     method = centralised(parts(epochs=1), Centralised(epochs=2))
-    site = Site(Assembly(Config(), everything, method, TOKENIZER), Store(tmp_path))
+    site = Site(method, everything, Store(tmp_path))
     start, _, after = method.server(simulate(site), root(0), ServerState())
     model = PlainTorch(dict(start.params))
     steps = torch.optim.SGD(model.parameters(), 0.5)

@@ -8,6 +8,7 @@ from lexfed.core.seeds import root
 from lexfed.federation import Federation, Requests, Rounds, ServerState, Steps, once, plain
 from lexfed.federation.sampling import Everyone, FixedSize, Poisson, Sampler
 from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.verbs import TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.wire import ClientId, Message, Verb
 
@@ -24,7 +25,7 @@ def federation(clients: int) -> Federation:
 
 
 def rounds(sampler: Sampler = Everyone()) -> Rounds:  # noqa: B008
-    return Rounds(sampler, NoPrivacy(), ServerOptimizer())
+    return Rounds(sampler, NoPrivacy(), ServerOptimizer(), TRAIN)
 
 
 START = ServerState(params={"x": torch.zeros(())})
@@ -59,6 +60,8 @@ MALFORMED = {
     },
     "half a row update": {"delta/x#ids": torch.zeros(1, dtype=torch.int64), "weight": torch.tensor(1.0)},
     "a weight that is a table": {"delta/x": torch.zeros(()), "weight": torch.zeros(3)},
+    "whole numbers": {"delta/x": torch.ones((), dtype=torch.int64), "weight": torch.tensor(1.0)},
+    "a weight that is a whole number": {"delta/x": torch.ones(()), "weight": torch.tensor(1)},
 }
 
 

@@ -1,5 +1,6 @@
 """FedeVocab against plain torch, its switches, and the identities that tie the baselines together."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,20 +12,19 @@ from torch import Tensor, nn
 
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, root, torch_generator
-from lexfed.experiment.assembly import Assembly
-from lexfed.experiment.config import Config
 from lexfed.federation import ClientState, Method, ServerState
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.parts import Parts
-from lexfed.learning.training import Local, Task, Train, train
+from lexfed.learning.task import Local, Task, Train, train
+from lexfed.learning.verbs import TRAIN
 from lexfed.methods.fedavg import FineTune, fedavg, fedavg_finetune
-from lexfed.methods.fedevocab import FedeVocab, fedevocab
+from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.methods.fedprox import FedProx, fedprox
 from lexfed.methods.fedrecon import PRIVATE_ROWS, FedRecon, Parted, fedrecon
 from lexfed.methods.lg_fedavg import LGFedAvg, lg_fedavg
-from lexfed.models.bilstm import PROJECTION, TABLE, BiLSTMClassifier
-from lexfed.models.model import Example, ModelOptions, collate
+from lexfed.models.bilstm import BiLSTMClassifier
+from lexfed.models.model import PROJECTION, TABLE, Example, ModelOptions, collate
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
@@ -53,11 +53,13 @@ def parts(rounds: int = 1, tokens: tuple[str, ...] = PUBLIC_WORDS, **options: ob
 
     options = {"optimizer": "sgd", "lr": 0.5, "batch": 16, "epochs": 2, **options}
     task = Task(model, SharedReader(tokenizer, 256), Train(**options), 2, rounds, init)  # type: ignore[arg-type]
-    return Parts(task, Everyone(), NoPrivacy(), ServerOptimizer(), rounds, PUBLIC, len(PUBLIC_WORDS))
+    known = len(PUBLIC_WORDS)
+    part = Parts(task, Everyone(), NoPrivacy(), ServerOptimizer(), rounds, PUBLIC, known)
+    return replace(part, tokenizer=tokenizer)
 
 
 def run(method: Method, store: Path) -> list[ServerState]:
-    site = Site(Assembly(Config(), PEOPLE, method, WordTokenizer(of_list((), 2))), Store(store))
+    site = Site(method, PEOPLE, Store(store))
     return list(method.server(simulate(site), root(0), ServerState()))
 
 
@@ -103,10 +105,9 @@ def test_a_round_equals_plain_torch(vocabulary: str, tmp_path: Path) -> None:
         torch.testing.assert_close(kept.params[TABLE], model.embedding.weight.detach(), rtol=1e-4, atol=1e-5)
 
 
-def fedevocab_start(vocabulary: str) -> "callable":  # type: ignore[valid-type]
-    from lexfed.learning.private_table import table_for
-
-    table = table_for(parts(), vocabulary, (), 1, 1000)
+def fedevocab_start(vocabulary: str) -> Callable[[int], ClientState]:
+    options = FedeVocab(vocabulary=vocabulary, minimum=1, size=1000)  # type: ignore[arg-type]
+    table = private_table(parts(), options)
     return lambda k: table.start(PEOPLE.client(k))
 
 
@@ -186,7 +187,7 @@ def test_lg_fedavg_cut_above_the_embedding_is_fedevocab_without_adaptation(tmp_p
 
 def with_zero_unknown(method: Method) -> Method:
     """The same method, its clients' unknown word starting at zero as in the shared table."""
-    inner = method.client["train"]
+    inner = method.client[TRAIN]
 
     def train_zeroed(message, client, state):  # type: ignore[no-untyped-def]
         if not state.params:
@@ -196,7 +197,7 @@ def with_zero_unknown(method: Method) -> Method:
             state = ClientState({TABLE: table}, start.blobs)
         return inner(message, client, state)
 
-    return replace(method, client={**method.client, "train": train_zeroed})
+    return replace(method, client={**method.client, TRAIN: train_zeroed})
 
 
 def test_lg_fedavg_starts_from_what_fedavg_learnt(tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_lg_fedavg_starts_from_what_fedavg_learnt(tmp_path: Path) -> None:
 
 
 def test_fedrecon_trains_its_halves(tmp_path: Path) -> None:
-    method = fedrecon(parts(), FedRecon(), ("<unk>", *PUBLIC_WORDS))
+    method = fedrecon(parts(), FedRecon())
     start, after = run(method, tmp_path / "store")
     assert PRIVATE_ROWS not in start.params
     assert start.params[TABLE].shape == (9, 6), "the rows of tokens with digits are not the server's"
@@ -229,7 +230,7 @@ def test_a_parted_table_is_the_same_model() -> None:
 def test_lg_fedavg_predicts_between_its_own_layers_and_the_warm_start(tmp_path: Path) -> None:
     def logits(interpolation: float) -> dict[str, Tensor]:
         method = lg_fedavg(parts(rounds=3), LGFedAvg(warm=1, interpolation=interpolation))
-        site = Site(Assembly(Config(), PEOPLE, method, WordTokenizer(of_list((), 2))), Store(tmp_path / str(interpolation)))
+        site = Site(method, PEOPLE, Store(tmp_path / str(interpolation)))
         states = list(method.server(simulate(site), root(0), ServerState()))
         kept = Store(tmp_path / str(interpolation)).load(0, LATER)
         return {"own": kept.params[TABLE], "warm": next(s for s in states if s.round == 1).params[TABLE],

@@ -11,10 +11,11 @@ import torch
 from lexfed.core.errors import BudgetSpent, ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import derive, root
-from lexfed.federation import Federation, Requests, Rounds, ServerState, plain
+from lexfed.federation import Federation, Requests, Rounds, ServerState, paid_by, plain
 from lexfed.federation.sampling import Everyone, Poisson
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.parts import loop
+from lexfed.learning.verbs import TRAIN
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm
@@ -93,8 +94,8 @@ def test_an_adversarial_client_moves_the_sum_by_the_clip_at_most(attack: str) ->
             yield client, Message(ATTACKS[attack]) if client == 3 else reply
 
     requests = dict.fromkeys(range(10), Message({f"model/{n}": v for n, v in MODEL.items()}, dict(mechanism.tell({}))))
-    without = plain(good.ask)("train", {c: m for c, m in requests.items() if c != 3}).update
-    with_attacker = plain(ask)("train", requests)
+    without = plain(good.ask)(TRAIN, {c: m for c, m in requests.items() if c != 3}).update
+    with_attacker = plain(ask)(TRAIN, requests)
     moved = {name: with_attacker.update[name] - value for name, value in without.items()}  # type: ignore[operator]
     assert norm(moved) <= 0.5 * (1 + 1e-4)  # type: ignore[arg-type]
     assert with_attacker.clients == 9, "it counts as dropped out"
@@ -104,9 +105,9 @@ def test_removing_a_user_changes_the_sum_by_the_clip_at_most() -> None:
     mechanism = GaussianMechanism(CENTRAL, 1)
     federation = honest(mechanism, {client: 10.0 ** (client - 5) for client in range(10)})
     requests = dict.fromkeys(range(10), Message({f"model/{n}": v for n, v in MODEL.items()}, dict(mechanism.tell({}))))
-    everybody = federation.total("train", requests).update
+    everybody = federation.total(TRAIN, requests).update
     for gone in range(10):
-        rest = federation.total("train", {c: m for c, m in requests.items() if c != gone}).update
+        rest = federation.total(TRAIN, {c: m for c, m in requests.items() if c != gone}).update
         assert norm({n: everybody[n] - rest[n] for n in rest}) <= 0.5 + 1e-5  # type: ignore[operator,misc]
 
 
@@ -125,7 +126,7 @@ def test_noise_has_the_deviation_it_should_and_the_sum_is_divided_by_the_expecte
 def test_an_empty_cohort_releases_noise_and_is_paid_for() -> None:
     mechanism = GaussianMechanism(CENTRAL, 1)
     nobody = Federation(range(1000), lambda verb, requests: iter(()), plain(lambda verb, requests: iter(())))
-    rounds = Rounds(Poisson(10), mechanism, ServerOptimizer(), account=mechanism)
+    rounds = Rounds(Poisson(10), mechanism, ServerOptimizer(), TRAIN, pay=paid_by(mechanism))
     (state,) = rounds(nobody, ServerState(params=MODEL), until=1, seed=root(0))
     assert state.params["w"].std().item() == pytest.approx(0.06, rel=0.05)
     assert state.ledger == (Release("user", SampledGaussian(1.2, 0.01)),)
@@ -234,7 +235,7 @@ def test_noise_is_found_for_an_epsilon() -> None:
 def test_two_halves_of_users_pay_for_their_own_half() -> None:
     mechanism, ledger = GaussianMechanism(CENTRAL, 1), ()
     for group in ("half 1", "half 1", "half 2"):
-        ledger = mechanism.charge(ledger, replace(ASK, group=group), {})  # type: ignore[assignment]
+        ledger = mechanism.of(group).charge(ledger, ASK, {})  # type: ignore[assignment]
     alone = (Release("user", SampledGaussian(1.2, 0.01), 2),)
     assert accounting.epsilon(ledger, "user", 1e-6) == accounting.epsilon(alone, "user", 1e-6)
     assert accounting.from_json(accounting.to_json(ledger)) == ledger
@@ -242,9 +243,9 @@ def test_two_halves_of_users_pay_for_their_own_half() -> None:
 
 def test_words_that_users_randomise_themselves_have_a_budget_of_their_own() -> None:
     options = replace(CENTRAL, noise=1.0, epsilon=3.0, accountant="rdp", noise_cohort=20.0, population=2000)
-    mechanism, asked = GaussianMechanism(options, 1), replace(ASK, group="half 2")
+    mechanism = GaussianMechanism(options, 1).of("half 2")
     sketch = (Release("user", Pure(24.0), group="half 1"),)
-    ledger = mechanism.charge(sketch, asked, {})
+    ledger = mechanism.charge(sketch, ASK, {})
     assert ledger[0] == sketch[0], "it stays what it was"
     assert mechanism.deployment(ledger)[0] == sketch[0]
     assert accounting.epsilon(mechanism.deployment(ledger), "user", 1e-6, "rdp") == 24.0, "and is what its half paid"
@@ -276,8 +277,8 @@ def test_local_noise_of_users_in_two_groups_is_paid_by_each_group() -> None:
     ledger: Ledger = ()
     state: Params = {}
     for group, cohort in (("half 1", [0, 1]), ("half 1", [0, 1]), ("half 2", [5, 9]), ("half 2", []), ("half 2", [6, 7])):
-        asked = Asked(cohort, 2.0, 5, MODEL, group)
-        ledger = account.charge(ledger, asked, state)
+        asked = Asked(cohort, 2.0, 5, MODEL)
+        ledger = account.of(group).charge(ledger, asked, state)
         _, state = mechanism.release({}, asked, state, root(0))
     assert state[ASKED].tolist() == [2, 2, 0, 0, 0, 1, 1, 1, 0, 1]
     assert [(release.group, release.count) for release in ledger] == [("half 1", 2), ("half 2", 1)]

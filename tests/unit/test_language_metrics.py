@@ -12,7 +12,14 @@ from scipy.stats import entropy
 from lexfed.core.errors import DataError
 from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.corpus.catalogue import load as load_corpus
-from lexfed.metrics.perplexity import TextScore, equal_size, figures, paired_difference, text_score, unigram_kld
+from lexfed.metrics.perplexity import (
+    TextScore,
+    equal_size,
+    figures,
+    paired_difference,
+    text_score,
+    unigram_kld,
+)
 from lexfed.vocabulary.tokenizer import TrainedTokenizer, load, train, words
 
 RNG = numpy_generator(derive(root(0), "language metrics"))

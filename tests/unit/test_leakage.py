@@ -21,7 +21,7 @@ from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.params import Params, Rows
 from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.corpus.catalogue import load
-from lexfed.learning.training import Local, Task, Train, train
+from lexfed.learning.task import Local, Task, Train, train
 from lexfed.metrics.leakage import (
     Leak,
     auc,

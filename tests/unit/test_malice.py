@@ -19,12 +19,24 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params, Rows
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.population import Client, Data, Population, build
+from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import parse
-from lexfed.federation import Ask, ClientState, Federation, Requests, Rounds, ServerState, Total, plain, robust
-from lexfed.federation.robust import Malice, median, norm_bound, trimmed_mean
+from lexfed.federation import (
+    Ask,
+    ClientState,
+    Federation,
+    Requests,
+    Rounds,
+    ServerState,
+    Total,
+    plain,
+    robust,
+)
+from lexfed.federation.robust import median, norm_bound, trimmed_mean
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
-from lexfed.layers.malice import corrupted, invented, malicious
+from lexfed.layers.malice import Malice, corrupted, invented, malice, malicious
+from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.run import agreement_alone as agreeing
 from lexfed.vocabulary.word import words
@@ -91,7 +103,7 @@ RULES: Mapping[str, Callable[[Ask], Total]] = {
 @cache
 def accuracy(rule: str, malice: Malice) -> float:
     ask = asking(malice)
-    rounds = Rounds(Everyone(), NoPrivacy(), ServerOptimizer())
+    rounds = Rounds(Everyone(), NoPrivacy(), ServerOptimizer(), TRAIN)
     start = ServerState(params={"w": torch.zeros(bags().shape[1])})
     *_, state = rounds(Federation(range(CLIENTS), ask, RULES[rule](ask)), start, until=ROUNDS, seed=root(0))
     test = reviews().common_test
@@ -136,11 +148,11 @@ def test_one_client_that_sends_no_numbers_ends_the_mean_and_is_not_heard_by_robu
     nan = Malice(1, "nan")
     model = Message({"model/w": torch.zeros(bags().shape[1])}, {"step": 0, "ask": 0, "round": 0})
     requests = dict.fromkeys(range(CLIENTS), model)
-    broken = plain(asking(nan))("train", requests)
+    broken = plain(asking(nan))(TRAIN, requests)
     assert broken.clients == CLIENTS, "its form is good, so it is added up"
     assert not finite(broken.update["delta/w"])
     for rule in ROBUST:
-        heard = RULES[rule](asking(nan))("train", requests)
+        heard = RULES[rule](asking(nan))(TRAIN, requests)
         assert heard.clients == CLIENTS - 1
         assert finite(heard.update["delta/w"])
 
@@ -173,7 +185,7 @@ def test_an_update_is_scaled_in_every_form_it_travels_in(precision: str) -> None
         assert bool(whole(unpack(poison(sent, Malice(1, "nan")))["delta/x"]).isnan().all())
 
 
-def poison(arrays: Params, malice: Malice, verb: Verb = "train") -> Params:
+def poison(arrays: Params, malice: Malice, verb: Verb = TRAIN) -> Params:
     handler = corrupted(lambda message, client, state: (Message(arrays), state), verb, malice, 2)
     return handler(Message(), hand_made().client(0), ClientState())[0].arrays
 
@@ -192,12 +204,31 @@ def test_labels_are_flipped_for_training_and_all_else_stays() -> None:
         return Message(), state
 
     honest = hand_made().client(2)
-    corrupted(look, "train", Malice(1, "flip_labels"), 2)(Message(), honest, ClientState())
-    corrupted(look, "train", Malice(1, "stuff_vocabulary"), 2)(Message(), honest, ClientState())
+    corrupted(look, TRAIN, Malice(1, "flip_labels"), 2)(Message(), honest, ClientState())
+    corrupted(look, TRAIN, Malice(1, "stuff_vocabulary"), 2)(Message(), honest, ClientState())
     assert seen[0].train.labels.tolist() == [1 - label for label in honest.train.labels]
     assert list(seen[0].train) == list(honest.train)
     assert seen[0].common_test is honest.common_test
     assert seen[1] is honest, "it trains on its own texts"
+
+
+def test_the_layer_turns_liars_alone_and_everybody_scores_honestly() -> None:
+    people, options = hand_made((1,) * 6), Malice(2, factor=4.0)
+    layer = malice(options, people)
+
+    def honest(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
+        return Message({"delta/x": torch.ones(2)}), state
+
+    def silent(message: Message, client: Client, state: ClientState) -> tuple[None, ClientState]:
+        return None, state
+
+    liars = malicious(options, people)
+    for client in map(people.client, range(6)):
+        reply, _ = layer(TRAIN, honest)(Message(), client, ClientState())
+        assert reply is not None
+        assert reply.arrays["delta/x"].tolist() == ([-4, -4] if client.id in liars else [1, 1])
+        assert layer(TRAIN, silent)(Message(), client, ClientState())[0] is None
+    assert layer(EVALUATE, honest) is honest
 
 
 # --- a word list ------------------------------------------------------------------------------------------------------
@@ -319,6 +350,7 @@ def test_workers_are_malicious_too(tiny: Path, lexfed: Lexfed, tmp_path: Path) -
     ],
 )
 def test_malice_that_can_not_be_meant_is_refused(table: dict[str, object], message: str) -> None:
+    small = {"data": {"limit": 400, "unseen": 2}, **table}
     with pytest.raises(ConfigError, match=message):
-        parse(table)
-    assert parse({**table, "malice": {}}).malice == Malice()
+        assemble(parse(small))
+    assert assemble(parse({**small, "malice": {}})).config.malice == Malice()

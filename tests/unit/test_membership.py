@@ -22,7 +22,7 @@ from lexfed.audit.membership.lira import (
     losses,
     report,
 )
-from lexfed.audit.membership.shadows import Study
+from lexfed.audit.membership.shadows import ShadowStudy
 from lexfed.core.errors import DataError, PrivacyError
 from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.metrics.leakage import auc, tpr_at
@@ -99,17 +99,17 @@ def test_a_text_that_no_shadow_knows_is_refused_online_only() -> None:
         lira(shadow[0, :3], shadow, inside, online=True)
 
 
-def population(difficulty: float, gain: float, number: int) -> tuple[Study, Tensor]:
+def population(difficulty: float, gain: float, number: int) -> tuple[ShadowStudy, Tensor]:
     """Ten models on 4,000 texts: phi is a text's own ease, a gain if it was trained on, and the model's chance."""
     seed = derive(root(4), number)
     heads = torch.rand(5, 4000, generator=torch_generator(derive(seed, "coins"))) < 0.5
     inside = torch.stack([heads, ~heads], 1).flatten(0, 1)
     ease = difficulty * normal(derive(seed, "ease"), 4000)
     phi = ease + gain * inside + normal(derive(seed, "chance"), 10, 4000)
-    return Study(phi, inside, torch.arange(4000) % 2, torch.ones(10), 0.5, None, None), phi
+    return ShadowStudy(phi, inside, torch.arange(4000) % 2, torch.ones(10), 0.5, None, None), phi
 
 
-def both_attacks(study: Study) -> tuple[Membership, Membership]:
+def both_attacks(study: ShadowStudy) -> tuple[Membership, Membership]:
     threshold = loss_threshold(losses(study.phi))
     likelihood = torch.stack([study.attack(target, online=True) for target in range(len(study.phi))])
     return tuple(report(s, study.inside, 1.0, root(5), resamples=30) for s in (threshold, likelihood))  # type: ignore[return-value]

@@ -15,7 +15,14 @@ from scipy import stats
 
 from lexfed.core.errors import PrivacyError
 from lexfed.core.seeds import derive, root
-from lexfed.privacy.noise import BITS, discrete_gaussian, fresh_noise, gaussian, grid_of, towards_zero
+from lexfed.privacy.noise import (
+    BITS,
+    discrete_gaussian,
+    fresh_noise,
+    gaussian,
+    grid_of,
+    towards_zero,
+)
 
 LIKE = {"embedding.weight": torch.empty(300, 50), "bias": torch.empty(7), "scale": torch.empty(())}
 

@@ -78,4 +78,4 @@ def test_what_is_scored_and_released_is_the_mean_of_the_models(lexfed: Lexfed, t
         torch.testing.assert_close(value, one[name] / 4 + two[name] / 4 + three[name] / 2)
     refused = lexfed("run", ROOT / "experiments" / "quick" / "agreed.toml", "--set", "server.average=0.5", "--out", "no")
     assert refused.returncode == 2
-    assert "server.average is for classifiers" in refused.stderr
+    assert "does not read server.average" in refused.stderr

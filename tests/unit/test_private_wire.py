@@ -8,6 +8,8 @@ import pytest
 from lexfed.audit.transcript import Recorded, transcript
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.learning.verbs import TRAIN
+from lexfed.methods.lg_fedavg import WARM_UP
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.word import words
 from lexfed.wire import encode
@@ -28,7 +30,8 @@ def record(method: str, tiny: Path, vectors: Path, lexfed: Lexfed, tmp_path: Pat
     words_ = [word for setting in settings for word in ("--set", setting)]
     result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", *words_)
     assert result.returncode == 0, result.stderr
-    return assemble(configuration.load(tmp_path / "a/config.toml")), list(transcript(tmp_path / "wire"))
+    assembly = assemble(configuration.load(tmp_path / "a/config.toml"))
+    return assembly, list(transcript(tmp_path / "wire", assembly.method.client))
 
 
 def client_words(assembly: Assembly, client: int) -> set[str]:
@@ -39,7 +42,7 @@ def client_words(assembly: Assembly, client: int) -> set[str]:
 def test_fedavg_gives_every_word_away(method: str, tiny: Path, vectors: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     assembly, messages = record(method, tiny, vectors, lexfed, tmp_path)
     tokens = assembly.tokenizer.vocabulary.tokens
-    ups = [m for m in messages if m.verb == "train" and m.direction == "up"]
+    ups = [m for m in messages if m.verb is TRAIN and m.direction == "up"]
     assert ups
     for m in ups:
         moved = m.message.arrays["delta/embedding.weight"].abs().sum(1).nonzero().flatten().tolist()
@@ -92,6 +95,8 @@ def test_lg_fedavg_keeps_its_table_after_the_warm_start(tiny: Path, vectors: Pat
     settings = ("--set", "lg_fedavg.warm=1")
     result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", "--set", "method=lg_fedavg", *settings)
     assert result.returncode == 0, result.stderr
-    ups = [m for m in transcript(tmp_path / "wire") if m.direction == "up"]
+    verbs = assemble(configuration.load(tmp_path / "a/config.toml")).method.client
+    ups = [m for m in transcript(tmp_path / "wire", verbs) if m.direction == "up"]
     telling = {m.verb for m in ups if "delta/embedding.weight" in m.message.arrays}
-    assert telling == {"warm"}
+    assert telling == {WARM_UP}
+    assert any(m.verb is TRAIN and m.message.arrays for m in ups), "and then the rest travels"

@@ -7,22 +7,27 @@ import pytest
 import torch
 
 from lexfed.audit.transcript import transcript
+from lexfed.core.errors import CheckpointError, DataError
+from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.run import checkpoint
 from lexfed.wire import size
 from tests.conftest import Lexfed
+
+VERBS = (TRAIN, EVALUATE)  # of the method that is run here
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_wire_re_read_is_what_was_counted(workers: int, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", "--workers", workers, "--set", "cohort.lost=0.3")
     assert result.returncode == 0, result.stderr
-    messages = list(transcript(tmp_path / "wire"))
+    messages = list(transcript(tmp_path / "wire", VERBS))
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
     for record in records:
-        ours = [m for m in messages if m.round == record["round"] - 1 and m.verb == "train"]
+        ours = [m for m in messages if m.round == record["round"] - 1 and m.verb is TRAIN]
         for direction, key in (("up", "bytes_up"), ("down", "bytes_down")):
             assert sum(size(m.message) for m in ours if m.direction == direction) == record[key]
         assert sum(m.direction == "up" for m in ours) == record["clients"]
-    scored = [m for m in messages if m.verb == "evaluate"]
+    scored = [m for m in messages if m.verb is EVALUATE]
     for direction, key in (("up", "evaluation_bytes_up"), ("down", "evaluation_bytes_down")):
         assert sum(size(m.message) for m in scored if m.direction == direction) == sum(r[key] for r in records)
 
@@ -30,12 +35,10 @@ def test_a_wire_re_read_is_what_was_counted(workers: int, tiny: Path, lexfed: Le
 def test_the_arrays_are_those_that_were_sent(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     """Replay the server from the wire alone: the uploads of the last round add up to its last step."""
     assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
-    messages = [m for m in transcript(tmp_path / "wire") if m.verb == "train" and m.round == 2]
+    messages = [m for m in transcript(tmp_path / "wire", VERBS) if m.verb is TRAIN and m.round == 2]
     down = next(m.message for m in messages if m.direction == "down")
     ups = [m.message for m in messages if m.direction == "up"]
     weight = sum(m.arrays["weight"] for m in ups)
-    from lexfed.run import checkpoint
-
     final = checkpoint.load(tmp_path / "a/checkpoint").state.params
     for name, value in final.items():
         step = sum(m.arrays[f"delta/{name}"] for m in ups) / weight
@@ -66,6 +69,22 @@ def test_a_folder_can_be_read_without_lexfed(tiny: Path, lexfed: Lexfed, tmp_pat
 
 def test_no_seed_travels(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
-    for m in transcript(tmp_path / "wire"):
+    for m in transcript(tmp_path / "wire", VERBS):
         assert set(m.message.meta) <= {"step", "ask", "round", "split"}
         assert not m.message.blobs
+
+
+def test_a_wire_of_another_method_is_refused(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
+    with pytest.raises(DataError, match="its method knows no 'train'") as error:
+        list(transcript(tmp_path / "wire", [EVALUATE]))
+    assert "\n" not in str(error.value)
+
+
+def test_a_wire_of_a_newer_format_is_refused(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
+    path = tmp_path / "wire/format.json"
+    assert json.loads(path.read_text())["format"] == 1
+    path.write_text('{"format": 99}')
+    with pytest.raises(CheckpointError, match=r"of format 99.*written by a newer one"):
+        list(transcript(tmp_path / "wire", VERBS))

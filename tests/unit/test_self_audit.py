@@ -26,16 +26,30 @@ from lexfed.experiment.assembly import assemble
 from lexfed.federation import ClientState, Method
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
-from lexfed.layers.self_audit import OFF, Attack, SelfAudit, audited, excess, noised, row_reading, span_reading
-from lexfed.learning.defences import HELD, UNDEFENDED, UPLOADS, Defences
+from lexfed.layers.minimum_text import counting
+from lexfed.layers.self_audit import (
+    OFF,
+    Attack,
+    SelfAudit,
+    audited,
+    excess,
+    noised,
+    row_reading,
+    self_audit,
+    span_reading,
+)
+from lexfed.learning.defences import UNDEFENDED, Defences
+from lexfed.learning.holding_back import HELD, UPLOADS
 from lexfed.learning.parts import Parts
-from lexfed.learning.private_table import table_for
-from lexfed.learning.training import Task, Train, Trained, nothing_private, trainer
+from lexfed.learning.private_table import KEEPS_NOTHING
+from lexfed.learning.task import LocalUpdate, Task, Train, Trained
+from lexfed.learning.training import updater
+from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.methods.fedavg import fedavg
-from lexfed.methods.fedevocab import FedeVocab, fedevocab
+from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.metrics.leakage import ranking, score_words, span
-from lexfed.models.bilstm import INPUTS, TABLE, BiLSTMClassifier
-from lexfed.models.model import ModelOptions
+from lexfed.models.bilstm import INPUTS, BiLSTMClassifier
+from lexfed.models.model import TABLE, ModelOptions
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
 from lexfed.run.rundir import RunDir
@@ -90,12 +104,26 @@ def asked(part: Parts, method: Method, step: int = 0) -> Message:
 
 
 def answer(
-    client: Client, audit: SelfAudit, defences: Defences = UNDEFENDED, mechanism: Mechanism = NO_PRIVACY
+    client: Client,
+    audit: SelfAudit,
+    defences: Defences = UNDEFENDED,
+    mechanism: Mechanism = NO_PRIVACY,
 ) -> tuple[Message, ClientState]:
     """What a client of FedeVocab says when it is first asked to train."""
-    part = parts(mechanism)
-    method = fedevocab(part, FedeVocab(adaptive=False), defences, audit)
-    return method.client["train"](asked(part, method), client, ClientState())
+    return first_answer(replace(parts(mechanism), defences=defences), client, audit)
+
+
+def first_answer(part: Parts, client: Client, audit: SelfAudit) -> tuple[Message, ClientState]:
+    part = replace(part, layer=self_audit(audit))
+    method = fedevocab(part, FedeVocab(adaptive=False))
+    handler = counting(TRAIN, method.client[TRAIN])  # as it is put around an audited method
+    reply, state = handler(asked(part, method), client, ClientState())
+    assert reply is not None
+    return reply, state
+
+
+def reading_spans(part: Parts, size: int = 1000) -> Attack:
+    return span_reading(part.task, private_table(part, FedeVocab(size=size)), AUDIT)
 
 
 def leak_of(reply: Message, client: Client) -> float:
@@ -133,7 +161,7 @@ def test_the_clients_figure_is_the_attackers() -> None:
         client = client_of(sentences, 1)
         reply, state = answer(client, OFF)
         delta = {name: value / sentences for name, value in below("delta", reply.arrays).items()}
-        attack = span_reading(table_for(parts(), "own+public", (), 1, 1000), 256, AUDIT)
+        attack = reading_spans(parts())
         assert attack(delta, client, state) == pytest.approx(leak_of(reply, client), abs=1e-9)
 
 
@@ -141,8 +169,8 @@ def test_the_clients_figure_is_the_attackers() -> None:
 def test_words_past_the_reading_limit_are_no_truth() -> None:
     client = client_of(2, 1)
     reply, state = answer(client, OFF)
-    table = table_for(parts(), "own+public", (), 1, 1000)
-    whole, cut = (span_reading(table, n, AUDIT)(below("delta", reply.arrays), client, state) for n in (256, 1))
+    attacks = [reading_spans(parts(max_length=limit)) for limit in (256, 1)]
+    whole, cut = (attack(below("delta", reply.arrays), client, state) for attack in attacks)
     assert whole > 0.5
     assert cut < whole, "two words are not the first two of the ranking"
 
@@ -184,8 +212,7 @@ def test_where_no_public_row_is_in_the_span_nothing_is_held_back() -> None:
     client = client_of(2, 1)
     assert answer(client, AUDIT, Defences(private_layers="first"))[1].blobs[HELD] == b"0"
     part = replace(parts(), public=None)  # random vectors, from the client's own secret
-    method = fedevocab(part, FedeVocab(adaptive=False), audit=AUDIT)
-    assert method.client["train"](asked(part, method), client, ClientState())[1].blobs[HELD] == b"0"
+    assert first_answer(part, client, AUDIT)[1].blobs[HELD] == b"0"
 
 
 @needs_data
@@ -204,9 +231,10 @@ def test_an_audit_is_cheap() -> None:
     """20,000 candidates, d = h = 100, 256 texts of one epoch: 0.02 of 0.5 seconds."""
     client, part = client_of(256, 1), parts()
     method = fedevocab(part, FedeVocab(adaptive=False))
-    attack = span_reading(table_for(part, "own+public", (), 1, SIZE), 256, AUDIT)
+    attack = reading_spans(part, SIZE)
     message = asked(part, method)
-    reply, state = method.client["train"](message, client, ClientState())  # the first call reads the public table
+    train = method.client[TRAIN]
+    reply, state = train(message, client, ClientState())  # the first call reads the public table
     delta = below("delta", reply.arrays)
     attack(delta, client, state)
 
@@ -215,7 +243,7 @@ def test_an_audit_is_cheap() -> None:
         work()
         return process_time() - started
 
-    training = min(seconds(lambda: method.client["train"](message, client, state)) for _ in range(3))
+    training = min(seconds(lambda: train(message, client, state)) for _ in range(3))
     auditing = min(seconds(lambda: attack(delta, client, state)) for _ in range(3))
     assert auditing < 0.1 * training
 
@@ -228,12 +256,13 @@ def test_an_audit_is_cheap() -> None:
 def test_fedavg_always_holds_back(sentences: int, action: str) -> None:
     """The rows that moved are the words, however many: 0.6 above the prior."""
     part, client = parts(size=SIZE), client_of(sentences, 1)
-    held, sent = (fedavg(part, audit=audit) for audit in (SelfAudit(limit=0.1, action=action, epochs=1), OFF))  # type: ignore[arg-type]
-    reply, state = held.client["train"](asked(part, held), client, ClientState())
+    audit = SelfAudit(limit=0.1, action=action, epochs=1)  # type: ignore[arg-type]
+    held, sent = (fedavg(replace(part, layer=self_audit(a))) for a in (audit, OFF))
+    reply, state = held.client[TRAIN](asked(part, held), client, ClientState())
     assert not reply.arrays
     assert state.blobs == {HELD: b"1"}
     if action == "hold" and sentences == 16:
-        reply, _ = sent.client["train"](asked(part, sent), client, ClientState())
+        reply, _ = sent.client[TRAIN](asked(part, sent), client, ClientState())
         delta = below("delta", reply.arrays)
         found = row_reading(part.task)(delta, client, ClientState())
         read = {i for example in part.task.reader.read(client.train).examples for i in example.ids} - {0}
@@ -260,13 +289,18 @@ def trained_until(attack: Attack, audit: SelfAudit) -> tuple[Message, ClientStat
         calls.append(float(params["w"]))
         return Trained({"w": params["w"] + 1}, 0.0)
 
-    def make(update):  # type: ignore[no-untyped-def]
-        return trainer(Train(), ALL_SHARED, nothing_private, update, NO_PRIVACY)
-
-    message = Message({"model/w": torch.tensor(0.0)}, {"step": 0, "ask": 0, "round": 0})
-    handler = audited(make, update, attack, audit, NO_PRIVACY)
-    reply, state = handler(message, hand_made((1,)).client(0), ClientState())
+    assert audit.limit is not None
+    reply, state = trained(audited(update, attack, audit, audit.limit))
     return reply, state, calls
+
+
+def trained(update: LocalUpdate) -> tuple[Message, ClientState]:
+    """What a client of one text says and keeps."""
+    train = updater(Train(), ALL_SHARED, KEEPS_NOTHING, update, NO_PRIVACY)
+    message = Message({"model/w": torch.tensor(0.0)}, {"step": 0, "ask": 0, "round": 0})
+    reply, state = counting(TRAIN, train)(message, hand_made((1,)).client(0), ClientState())
+    assert reply is not None
+    return reply, state
 
 
 def test_training_on_starts_where_the_last_pass_ended_and_stops_when_it_helps() -> None:
@@ -291,13 +325,16 @@ def test_what_is_no_number_is_held_back() -> None:
     def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
         return Trained({"w": torch.tensor(torch.nan)}, 0.0)
 
-    def make(update):  # type: ignore[no-untyped-def]
-        return trainer(Train(), ALL_SHARED, nothing_private, update, NO_PRIVACY)
-
-    message = Message({"model/w": torch.tensor(0.0)}, {"step": 0, "ask": 0, "round": 0})
-    for audit, sent in ((SelfAudit(limit=0.5), False), (OFF, True)):
-        handler = audited(make, update, lambda delta, client, state: 0.0, audit, NO_PRIVACY)
-        assert bool(handler(message, hand_made((1,)).client(0), ClientState())[0].arrays) == sent
+    watched = audited(update, lambda delta, client, state: 0.0, SelfAudit(limit=0.5), 0.5)
+    reply, state = trained(watched)
+    assert not reply.arrays
+    assert state.blobs[HELD] == b"1"
+    model = BiLSTMClassifier(ModelOptions(embedding=4, hidden=3), classes=2)
+    reader = SharedReader(WordTokenizer(of_list((), 1)), 256)
+    task = Task(model, reader, Train(), 2, 1, lambda seed: model.init(1, seed))
+    as_it_is = self_audit(OFF)(update, task, KEEPS_NOTHING)
+    assert as_it_is is update, "without a limit nothing is put around it"
+    assert trained(as_it_is)[0].arrays["delta/w"].isnan()
 
 
 # --- a run --------------------------------------------------------------------------------------------------------------
@@ -313,7 +350,8 @@ def run(method: str, limit: str, tiny: Path, lexfed: Lexfed, out: str, *more: st
 def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     out = run("fedavg", "0.05", tiny, lexfed, "a")
     summary = RunDir(out).summary()
-    ups = [m for m in transcript(tmp_path / "wire-a") if m.verb == "train" and m.direction == "up"]
+    messages = list(transcript(tmp_path / "wire-a", (TRAIN, EVALUATE)))
+    ups = [m for m in messages if m.verb is TRAIN and m.direction == "up"]
     assert len(ups) == 9
     held = [sum(m.client == k and not m.message.arrays for m in ups) for k in range(6)]
     assert summary["held_back"] == {"uploads": 9, "held": sum(held), "by_client": held}
@@ -325,9 +363,9 @@ def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tm
     for k in range(6):
         kept = Store(out / "checkpoint/clients").load(k, (99, 0)).blobs
         assert int(kept.get(UPLOADS, b"0")) == sum(m.client == k for m in ups)
-    names = {
-        name for m in transcript(tmp_path / "wire-a") for name in (*m.message.arrays, *m.message.meta, *m.message.blobs)
-    }
+    parts_ = [(m.message.arrays, m.message.meta, m.message.blobs) for m in messages]
+    names = {name for message in parts_ for part in message for name in part}
+    assert names
     assert not {name for name in names if HELD in name or UPLOADS in name}, "it never travels"
     free = RunDir(run("fedavg", "0.99", tiny, lexfed, "b")).summary()["held_back"]
     assert free == {"uploads": 9, "held": 0, "by_client": [0] * 6}
@@ -337,7 +375,7 @@ def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tm
     ("settings", "message"),
     [
         (["method=fedprox", "self_audit.limit=0.1"], "not for 'fedprox'"),
-        (["method=tokenizer_for_free", "self_audit.limit=0.1"], "not for 'tokenizer_for_free'"),
+        (["method=tokenizer_for_free", "self_audit.limit=0.1"], "does not read self_audit.limit"),
         (["method=fedevocab", "model.name=minilm", "self_audit.limit=0.1"], "needs model.name = 'bilstm'"),
         (["self_audit.limit=1.0"], "below 1"),
         (["self_audit.limit=-0.1"], "at least 0"),

@@ -12,12 +12,13 @@ import torch
 
 from lexfed.audit.membership.lira import dp_limit, loss_threshold, losses
 from lexfed.audit.membership.released import limit, studied
-from lexfed.audit.membership.shadows import SCORES, Study, joined
+from lexfed.audit.membership.shadows import SCORES, ShadowStudy, joined
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import root
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config, load
 from lexfed.federation import Federation, Requests, Sum
+from lexfed.learning.verbs import TRAIN
 from lexfed.wire import ClientId, Message, Verb
 from tests.conftest import Lexfed
 
@@ -30,7 +31,7 @@ def small(tiny: Path) -> Config:
     return load(tiny, [*SMALL, "rounds=2"])
 
 
-def study_of(config: Config) -> Study:
+def study_of(config: Config) -> ShadowStudy:
     return studied(assemble(config), root(0))
 
 
@@ -67,8 +68,8 @@ def test_who_did_not_join_is_asked_and_says_nothing() -> None:
     some = joined(Federation(range(4), ask, total), np.array([True, False, True, False]))
     requests = dict.fromkeys([0, 1, 2], Message({}))
     assert list(some.clients) == [0, 1, 2, 3]
-    assert [client for client, _ in some.ask("train", requests)] == [0, 2]
-    assert some.total("train", requests).clients == 2
+    assert [client for client, _ in some.ask(TRAIN, requests)] == [0, 2]
+    assert some.total(TRAIN, requests).clients == 2
     assert heard == [[0, 2], [0, 2]]
 
 

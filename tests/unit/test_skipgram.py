@@ -13,7 +13,7 @@ from lexfed.core.seeds import root
 from lexfed.models import skipgram
 from lexfed.models.skipgram import INPUT, OUTPUT, Text, unigrams
 from lexfed.word2vec.options import Word2Vec
-from lexfed.word2vec.passes import Corner, Pairs, draw_batch, gather, gradient, local_pass
+from lexfed.word2vec.passes import Moment, Pairs, draw_batch, gather, gradient, local_pass
 
 V, D = 60, 9
 RNG = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def leaves() -> dict[str, Tensor]:
 def test_the_fused_gradient_equals_autograd() -> None:
     options = Word2Vec(dimension=D, batch=300, shared=8, negatives=5, lr=1.0)
     frequencies = unigrams(COUNTS, 0.0)
-    update = gradient(TABLES, TEXT, frequencies, options, Corner(0, 1), root(3))
+    update = gradient(TABLES, TEXT, frequencies, options, Moment(0, 1), root(3))
     tables = leaves()
     pairs = draw_batch(TEXT, frequencies, options, root(3))
     assert len(set(pairs.negatives.tolist())) < 8 or len(pairs.negatives) == 8
@@ -61,7 +61,7 @@ def test_the_fused_gradient_equals_autograd() -> None:
 def test_counts_are_how_often_each_row_was_met() -> None:
     options = Word2Vec(dimension=D, batch=100, shared=8)
     pairs = draw_batch(TEXT, unigrams(COUNTS, 0.0), options, root(3))
-    update = gradient(TABLES, TEXT, unigrams(COUNTS, 0.0), options, Corner(0, 1), root(3))
+    update = gradient(TABLES, TEXT, unigrams(COUNTS, 0.0), options, Moment(0, 1), root(3))
     rows = update[f"delta/{INPUT}"]
     assert isinstance(rows, Rows)
     assert rows.counts is not None
@@ -96,9 +96,10 @@ def test_a_local_pass_equals_the_slow_one() -> None:
     negatives = skipgram.draw(unigrams(COUNTS, 0.0).table, (400, 4), 12)
     rows = gather(TABLES, TEXT.tokens, TEXT.tokens, negatives)
     counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
+    places, spans, rates = (rows.centres, rows.words), (low, high), (0.05, 0.05)
     skipgram.sgd_pass(
-        rows.v_rows, rows.u_rows, rows.centres, rows.words, low, high, rows.negatives, 1.0, 0.05, 0.05, *counts
-    )
+        rows.v_rows, rows.u_rows, places, spans, rows.negatives, 1.0, rates, counts
+    )  # fmt: skip
     slow = slow_pass(TEXT, options, low, high, negatives)
     torch.testing.assert_close(torch.from_numpy(rows.v_rows), slow[INPUT][rows.v_ids], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(torch.from_numpy(rows.u_rows), slow[OUTPUT][rows.u_ids], atol=1e-4, rtol=1e-4)
@@ -107,9 +108,9 @@ def test_a_local_pass_equals_the_slow_one() -> None:
 def test_a_pass_moves_only_the_rows_it_names_and_lowers_the_loss() -> None:
     tables = {INPUT: TABLES[INPUT] * 0.01, OUTPUT: np.zeros((V, D), np.float32)}
     options = Word2Vec(dimension=D, lr=0.1, subsample=0.0)
-    first = local_pass(tables, TEXT, unigrams(COUNTS, 0.0), options, Corner(0, 1), root(1))
+    first = local_pass(tables, TEXT, unigrams(COUNTS, 0.0), options, Moment(0, 1), root(1))
     for _ in range(20):
-        update = local_pass(tables, TEXT, unigrams(COUNTS, 0.0), options, Corner(0, 1), root(1))
+        update = local_pass(tables, TEXT, unigrams(COUNTS, 0.0), options, Moment(0, 1), root(1))
         for name in (INPUT, OUTPUT):
             tables[name] = tables[name] + dense(update, name).numpy()
     before, after = (float(u["loss"] / u["weight"]) for u in (first, update))  # type: ignore[operator]

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 import torch
 
+from lexfed.core.figures import SUMMARY
 from lexfed.core.seeds import root
 from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import Federation, Requests, ServerState
-from lexfed.learning.language_task import LanguageTask
-from lexfed.methods.tokenizer_for_free import TokenizerForFree, switched
+from lexfed.learning.language_task import TOKENIZER, LanguageTask, tokenizer_of
+from lexfed.learning.switching import TokenizerForFree, switched
+from lexfed.learning.task import Local
 from lexfed.models import language_model as language
 from lexfed.models.language_model import TOKEN_ROWS, score
 from lexfed.run.checkpoint import load
-from lexfed.run.rundir import SUMMARY_KEYS
-from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.vocabulary import learned, remap
 from lexfed.vocabulary.learned import TokenizerOptions
@@ -90,7 +91,7 @@ def run(lexfed: Lexfed, folder: Path, out: str, *settings: str, more: tuple[obje
 
 def test_a_run_with_a_switch_keeps_the_contract(folder: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     summary = run(lexfed, folder, "a")
-    assert list(summary) == list(SUMMARY_KEYS)
+    assert list(summary) == list(SUMMARY)
     assert summary["tokenizer_switches"] == 1
     assert summary["test_users"] == 8
     assert summary["before_switch"]["round"] == summary["after_switch"]["round"] == 2
@@ -146,7 +147,7 @@ def test_a_fork_from_a_kept_round_is_the_run_that_switched_there(folder: Path, l
 
 def served(folder: Path, *settings: str) -> tuple[Assembly, Federation]:
     assembly = assemble(config.load(folder / "small.toml", settings))
-    return assembly, simulate(Site(assembly, Store(folder / "nowhere")))
+    return assembly, simulate(site_of(assembly, Store(folder / "nowhere")))
 
 
 def poisoned(federation: Federation) -> Federation:
@@ -167,7 +168,8 @@ def test_the_switch_asks_no_user(folder: Path) -> None:
     before = next(state for state in steps if state.round == 2)
     after = next(assembly.method.server(poisoned(federation), root(0), before))
     assert "switch@2" in after.done
-    assert after.vocabulary != before.vocabulary
+    assert after.blobs.keys() == before.blobs.keys() == {TOKENIZER}
+    assert after.blobs != before.blobs
     with pytest.raises(AssertionError, match="users were asked"):  # the pair: the round after it does
         next(assembly.method.server(poisoned(federation), root(0), after))
 
@@ -181,7 +183,7 @@ def test_the_switch_is_the_same_whoever_the_users_are(folder: Path, tmp_path: Pa
     elsewhere, strangers = served(folder, f"data.name={tmp_path}/others.jsonl")
     one = next(assembly.method.server(federation, root(0), before))
     other = next(elsewhere.method.server(strangers, root(0), before))
-    assert one.vocabulary == other.vocabulary
+    assert one.blobs == other.blobs
     assert all(torch.equal(value, other.params[name]) for name, value in one.params.items())
 
 
@@ -198,19 +200,14 @@ def fitted() -> tuple[LanguageTask, ServerState, list[list[str]]]:
     wiki = [f"the history of the county and its {word} between {i} and {i + 10}".split() for i, word in enumerate("abcde")]
     old = learned.learn(wiki * 40 + texts[3000:3100], "bpe", 500, "public")
     sequences = [old.tokenizer.sequence(words) for words in texts[:1500]]
-    params = task.fit(model.init(500, root(0)), sequences, language_local(), root(1)).params
+    params = task.fit(model.init(500, root(0)), sequences, Local(1e-2, epochs=2), root(1)).params
     slots = {"m": {name: torch.randn(value.shape) for name, value in params.items()}}
-    return task, ServerState(params=params, opt_state=slots, vocabulary=old.to_bytes()), texts[1500:1600]
-
-
-def language_local() -> Any:
-    from lexfed.learning.training import Local
-
-    return Local(1e-2, epochs=2)
+    state = ServerState(params=params, opt_state=slots, blobs={TOKENIZER: old.to_bytes()})
+    return task, state, texts[1500:1600]
 
 
 def perplexity(task: LanguageTask, state: ServerState, texts: list[list[str]]) -> float:
-    tokenizer = learned.from_bytes(state.vocabulary).tokenizer
+    tokenizer = tokenizer_of(state).tokenizer
     scored = score(task.model, state.params, [tokenizer.sequence(words) for words in texts])
     return float(torch.exp(sum(one.nll.double().sum() for one in scored) / sum(map(len, texts))))  # type: ignore[arg-type]
 
@@ -223,10 +220,11 @@ def test_right_after_the_switch_mean_rows_beat_random_ones(fitted: FITTED) -> No
     task, state, texts = fitted
     before = perplexity(task, state, texts)
     after = {
-        rows: perplexity(task, switched(task, replace(OPTIONS, rows=rows), state, root(2), root(3)), texts)  # type: ignore[arg-type]
+        rows: perplexity(task, switched(task, replace(OPTIONS, rows=rows), state, root(2)), texts)  # type: ignore[arg-type]
         for rows in ("mean", "random")
     }
-    healed = perplexity(task, switched(task, replace(OPTIONS, heal=1, heal_lr=5e-3), state, root(2), root(3)), texts)
+    healing = replace(OPTIONS, heal=1, heal_lr=5e-3)
+    healed = perplexity(task, switched(task, healing, state, root(2)), texts)
     assert before < after["mean"] < after["random"]
     assert healed < after["mean"], "and an epoch on the sampled text mends what the means could not"
 
@@ -234,16 +232,16 @@ def test_right_after_the_switch_mean_rows_beat_random_ones(fitted: FITTED) -> No
 def test_a_bias_that_is_calibrated_on_the_sample_beats_the_mean_of_pieces(fitted: FITTED) -> None:
     task, state, texts = fitted
     scores = [
-        perplexity(task, switched(task, replace(OPTIONS, bias=bias), state, root(2), root(3)), texts)
+        perplexity(task, switched(task, replace(OPTIONS, bias=bias), state, root(2)), texts)  # type: ignore[arg-type]
         for bias in ("mean", "calibrated")
-    ]  # type: ignore[arg-type]
+    ]
     assert scores[1] < scores[0]
 
 
 def test_rows_and_slots_go_with_their_tokens(fitted: FITTED) -> None:
     task, state, _ = fitted
-    after = switched(task, replace(OPTIONS, bias="mean"), state, root(2), root(3))
-    old, new = (learned.from_bytes(s.vocabulary).tokenizer for s in (state, after))
+    after = switched(task, replace(OPTIONS, bias="mean"), state, root(2))
+    old, new = (tokenizer_of(s).tokenizer for s in (state, after))
     kept = [(new.tokens.index(token), old.tokens.index(token)) for token in new.tokens if token in old.tokens]
     assert 100 < len(kept) < len(new.tokens)
     for name in TOKEN_ROWS:
@@ -257,7 +255,7 @@ def test_rows_and_slots_go_with_their_tokens(fitted: FITTED) -> None:
     assert torch.allclose(after.params["embedding.weight"][fresh], torch.stack([table[p] for p in pieces[fresh]]).mean(0))
     for name in state.params.keys() - set(TOKEN_ROWS):
         assert torch.equal(after.params[name], state.params[name]), "what has no row per token stays"
-    assert switched(task, replace(OPTIONS, slots="reset"), state, root(2), root(3)).opt_state == {}
+    assert switched(task, replace(OPTIONS, slots="reset"), state, root(2)).opt_state == {}
 
 
 # --- the other protocol, and the other tokenizers

@@ -19,7 +19,16 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.corpus.catalogue import load as load_corpus
-from lexfed.vocabulary.tokenizer import LEAST, SPECIAL, Kind, TrainedTokenizer, load, train, train_on_counts, words
+from lexfed.vocabulary.tokenizer import (
+    LEAST,
+    SPECIAL,
+    Kind,
+    TrainedTokenizer,
+    load,
+    train,
+    train_on_counts,
+    words,
+)
 
 KINDS: tuple[Kind, ...] = ("bpe", "word", "wordpiece", "unigram")
 ROOT = Path(__file__).parents[2]
@@ -195,7 +204,7 @@ def test_large_counts_are_quick(kind: Kind) -> None:
 SCRIPT = """
 import sys
 from hashlib import sha256
-from lexfed.vocabulary.trained import train, load
+from lexfed.vocabulary.tokenizer import train, load
 assert not {"torch", "tokenizers"} & set(sys.modules), "ordinary runs load neither"
 texts = [line.split() for line in sys.stdin]
 for kind in ("bpe", "word", "wordpiece", "unigram"):

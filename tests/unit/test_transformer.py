@@ -7,8 +7,10 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig
 
+from lexfed.audit.transcript import transcript
 from lexfed.core.params import count
 from lexfed.core.seeds import root
+from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.methods.fedrecon import PRIVATE_ROWS, Parted, is_private_token
 from lexfed.models.encoder import EncoderClassifier, from_config, load_encoder, resolve
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Example, collate
@@ -89,6 +91,7 @@ def test_minilm_trains_with_its_embedding_detached(tiny: Path, lexfed: Lexfed, t
     # (30,522 words + 512 positions + 2 types + 2 of the norm) x 384
     assert summary["parameters_private"] == (30_522 + 512 + 2 + 2) * 384
     assert summary["parameters_shared"] < 11_000_000
-    from lexfed.audit.transcript import transcript
-
-    assert not any("embeddings." in name for m in transcript(tmp_path / "wire") for name in m.message.arrays)
+    messages = transcript(tmp_path / "wire", (TRAIN, EVALUATE))
+    names = {name for m in messages for name in m.message.arrays}
+    assert any(name.startswith("delta/") for name in names)
+    assert not any("embeddings." in name for name in names)

@@ -15,7 +15,7 @@ from lexfed.corpus.population import Population
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.federation import ServerState
-from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from tests.conftest import Lexfed
 
@@ -114,7 +114,7 @@ def test_the_truth_comes_from_the_data_and_is_in_no_message(blogs: Path, tmp_pat
     genders = classes_of("gender", assembly.population)
     assert list(genders.values()) == [sorted(GENDERS).index(GENDERS[user % 2]) for user in users(assembly.population)]
     heard: list[Recorded] = []
-    federation = listened(simulate(Site(assembly, Store(tmp_path / "clients"))), heard)
+    federation = listened(simulate(site_of(assembly, Store(tmp_path / "clients"))), heard)
     *_, state = assembly.method.server(federation, root(0), ServerState())
     assert (state.round, len(heard)) == (2, 20)
     for message in (one.message for one in heard):
@@ -129,13 +129,24 @@ def test_the_truth_comes_from_the_data_and_is_in_no_message(blogs: Path, tmp_pat
         (["data.attributes=[]"], "does not tell the gender of users (known: none)"),
         (["data.partition=iid"], "texts of one client differ in gender"),
         (["audit.clients=3", "audit.rounds=1"], "too few; raise audit.clients"),
-        (["method=federated_word2vec", "audit.defences=['none']"], "word vectors travel as rows"),
     ],
 )
 def test_attributes_that_can_not_be_guessed(settings: list[str], line: str, blogs: Path, lexfed: Lexfed) -> None:
     result = lexfed("audit", blogs, *[word for setting in settings for word in ("--set", setting)], "--out", "audit")
     assert result.returncode == 2
     assert line in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_attributes_are_not_guessed_from_rows_of_word_vectors(blogs: Path, lexfed: Lexfed) -> None:
+    """The same users, as organisations: their file holds no table that word vectors do not read."""
+    data, _, rest = CONFIG.partition("[tokenizer]")
+    audit = rest[rest.index("[audit]") : rest.index("defences")]
+    text = data.replace("tokenizer_for_free", "federated_word2vec") + audit
+    blogs.write_text(text.format(folder=blogs.parent))
+    result = lexfed("audit", blogs, "--out", "audit")
+    assert result.returncode == 2
+    assert "word vectors travel as rows" in result.stderr
     assert result.stderr.count("\n") == 1
 
 

@@ -16,19 +16,21 @@ from lexfed.core.params import Rows, Update
 from lexfed.core.seeds import derive, root
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
-from lexfed.federation import ServerState, plain
+from lexfed.federation import ClientState, Federation, Replies, Requests, ServerState, Sum, plain
 from lexfed.models.skipgram import INPUT, OUTPUT, unigrams
 from lexfed.privacy.mechanism import Asked
 from lexfed.run import session
 from lexfed.run.checkpoint import load as load_checkpoint
-from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.simulation import Site, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.vocabulary.export import read_tables
-from lexfed.wire import Message, decode, encode
-from lexfed.word2vec.passes import draw_batch
-from lexfed.word2vec.replica import first_tables
+from lexfed.wire import ClientId, Message, Verb, decode, encode
+from lexfed.word2vec.passes import draw_batch, heldout_pairs
+from lexfed.word2vec.replica import UNKNOWN, VOCABULARY, first_tables, tables_of, version_of
 from lexfed.word2vec.row_rules import VERSION, RowRule, RowStep, changed_since, start
+from lexfed.word2vec.study import VectorStudy
+from lexfed.word2vec.verbs import SKIPGRAM
 from tests.conftest import Lexfed
 from tests.unit.test_skipgram import dense_loss
 
@@ -38,10 +40,20 @@ WORDS = """the cat sat on a mat while two dogs ran over hills and far away under
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     """Three organisations, each with words of its own beside the common ones."""
+    return written(tmp_path, 3)
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> Path:
+    """Twice as many."""
+    return written(tmp_path, 6)
+
+
+def written(tmp_path: Path, organisations: int) -> Path:
     rng = np.random.default_rng(0)
     rows = []
-    for number in range(90):
-        source = number % 3
+    for number in range(30 * organisations):
+        source = number % organisations
         own = [f"only{source}word{i}" for i in range(4)]
         text = " ".join(rng.choice([*WORDS, *own], 60))
         rows.append({"text": text, "source": f"s{source}"})
@@ -55,7 +67,7 @@ rounds = 4
 method = "federated_word2vec"
 [data]
 name = "{path}"
-clients = 3
+clients = {organisations}
 partition = "source"
 test = 0.1
 test_of = "each"
@@ -73,13 +85,34 @@ sampling = "everyone"
 
 
 def states(assembly: Assembly, folder: Path) -> list[ServerState]:
-    server = assembly.method.server(simulate(Site(assembly, Store(folder))), root(0), ServerState())
+    return run(assembly, simulate(site_of(assembly, Store(folder))))
+
+
+def run(assembly: Assembly, federation: Federation) -> list[ServerState]:
+    server = assembly.method.server(federation, root(0), ServerState())
     # a state's tables are changed in place by the next step: what is compared must be copied
     return [replace(s, params={n: t.clone() for n, t in s.params.items()}) for s in server]
 
 
 def built(toml: Path, *settings: str) -> Assembly:
     return assemble(config.load(toml, settings))
+
+
+def study(assembly: Assembly) -> VectorStudy:
+    assert isinstance(assembly.method.study, VectorStudy)
+    return assembly.method.study
+
+
+def begun(assembly: Assembly, state: ServerState) -> ClientState:
+    """What an organisation holds before the first round."""
+    return study(assembly).replicas.first(state.blobs[VOCABULARY])
+
+
+def equal(one: ServerState, other: ServerState) -> bool:
+    return all(torch.equal(one.params[name], other.params[name]) for name in (INPUT, OUTPUT))
+
+
+LATER = (10**6, 0)  # behind every step
 
 
 PAPER = ("word2vec.mode=fedsgd", "word2vec.rule=mean", "word2vec.upload=fp32", "agreement.rule=union", "word2vec.steps=3",
@@ -90,8 +123,8 @@ PAPER = ("word2vec.mode=fedsgd", "word2vec.rule=mean", "word2vec.upload=fp32", "
 def test_the_papers_mode_equals_dense_fedsgd_step_for_step(corpus: Path, tmp_path: Path) -> None:
     assembly = built(corpus, *PAPER)
     after = states(assembly, tmp_path / "a")
-    replica = assembly.method.score.replica  # type: ignore[union-attr]
-    size = len(replica.vocabulary)
+    readings, replica = study(assembly).readings, begun(assembly, after[-1])
+    size = len(readings.vocabulary(replica))
     tables = {name: table.clone().requires_grad_() for name, table in first_tables(size, 8).items()}
     people = assembly.population
     for number in range(2):
@@ -100,8 +133,9 @@ def test_the_papers_mode_equals_dense_fedsgd_step_for_step(corpus: Path, tmp_pat
             grads: list[dict[str, Tensor]] = []
             for client in map(people.client, range(3)):
                 seed = derive(client.secret, "train", step, ask)
-                text = replica.text(client, "train", lambda: None)
-                batch = draw_batch(text, replica.frequencies(client), assembly.config.word2vec, seed)
+                text = readings.text(replica, client, "train", client.train)
+                frequencies = readings.frequencies(replica, client)
+                batch = draw_batch(text, frequencies, assembly.config.word2vec, seed)
                 loss = dense_loss(tables, batch, 1.0)
                 grads.append(dict(zip(tables, torch.autograd.grad(loss, list(tables.values())), strict=True)))
             lr = 0.01 * (1 - number / 2)
@@ -115,15 +149,16 @@ def test_the_papers_mode_equals_dense_fedsgd_step_for_step(corpus: Path, tmp_pat
 
 def test_sparse_and_dense_transport_give_the_same_model(corpus: Path, tmp_path: Path) -> None:
     """A replica that is only ever sent rows holds, bit for bit, the server's tables."""
-    assembly = built(corpus)
-    last = states(assembly, tmp_path / "a")[-1]
-    replica = assembly.method.score.replica  # type: ignore[union-attr]
-    assert replica.version == int(last.mechanism_state[VERSION]) - 1, "as of the last request"
-    missing = changed_since(last.params, last.mechanism_state, replica.version)
-    for name, rows in missing.items():
-        replica.tables[name][rows.ids.numpy()] = rows.values.numpy()
-        assert np.array_equal(replica.tables[name], last.params[name].numpy())
-        assert 0 < len(rows.ids) <= len(last.params[name])
+    last = states(built(corpus), tmp_path / "a")[-1]
+    for replica in (Store(tmp_path / "a").load(client, LATER) for client in range(3)):
+        assert version_of(replica) == int(last.mechanism_state[VERSION]) - 1, "of the last request"
+        missing = changed_since(last.params, last.mechanism_state, version_of(replica))
+        for name, rows in missing.items():
+            table = replica.held[name].clone()
+            assert not torch.equal(table, last.params[name])
+            table[rows.ids] = rows.values
+            assert torch.equal(table, last.params[name])
+            assert 0 < len(rows.ids) <= len(last.params[name])
 
 
 @pytest.mark.parametrize("mode", ["fedavg", "fedsgd"])
@@ -131,53 +166,183 @@ def test_threads_change_no_bit(corpus: Path, tmp_path: Path, mode: str) -> None:
     def run(count: int) -> ServerState:
         rule = "add_rare" if mode == "fedavg" else "row_cap"
         assembly = built(corpus, f"word2vec.mode={mode}", "word2vec.steps=5", f"word2vec.rule={rule}")
-        site = Site(assembly, Store(tmp_path / str(count)))
+        site = site_of(assembly, Store(tmp_path / str(count)))
         if not count:
             return list(assembly.method.server(simulate(site), root(0), ServerState()))[-1]
         with threads(site, count) as federation:
             return list(assembly.method.server(federation, root(0), ServerState()))[-1]
 
     alone, pool = run(0), run(3)
-    assert all(torch.equal(alone.params[name], pool.params[name]) for name in (INPUT, OUTPUT))
+    assert equal(alone, pool)
+    for client in range(3):
+        one, other = (Store(tmp_path / str(count)).load(client, LATER) for count in (0, 3))
+        assert one.blobs == other.blobs
+        assert all(torch.equal(one.held[name], other.held[name]) for name in (INPUT, OUTPUT))
 
 
-def test_a_run_that_holds_tables_once_equals_one_that_holds_them_twice(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    """`lexfed run` lets the replica be the server's tables; the bare program sends rows to a replica of its own."""
+def test_a_run_equals_its_bare_program_and_every_replica_the_server(
+    corpus: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     assert lexfed("run", str(corpus), "--out", str(tmp_path / "run")).returncode == 0
-    once = load_checkpoint(tmp_path / "run" / "checkpoint").state
-    assembly = built(corpus)
-    server = assembly.method.server(
-        simulate(Site(assembly, Store(tmp_path / "s"))), derive(root(0), "server"), ServerState()
+    kept = load_checkpoint(tmp_path / "run" / "checkpoint").state
+    assembly, store = built(corpus), Store(tmp_path / "s")
+    program = assembly.method.server(
+        simulate(site_of(assembly, store)), derive(root(0), "server"), ServerState()
     )
-    twice = list(server)[-1]
-    replica = assembly.method.score.replica  # type: ignore[union-attr]
-    assert not np.shares_memory(replica.tables[INPUT], twice.params[INPUT].numpy())
-    assert all(torch.equal(once.params[name], twice.params[name]) for name in (INPUT, OUTPUT))
+    for bare in program:
+        if bare.round == 3:  # what the last request brings to every replica
+            third = {name: table.clone() for name, table in bare.params.items()}
+    assert equal(kept, bare)
+    for folder in (store, Store(tmp_path / "run" / "checkpoint" / "clients")):
+        replicas = [folder.load(client, LATER) for client in range(3)]
+        assert all(torch.equal(r.held[n], third[n]) for r in replicas for n in (INPUT, OUTPUT))
+        assert all(replica.held is replicas[0].held for replica in replicas), "held once"
+        files = folder.root.glob(f"*/held-{bare.step - 1:08d}-*.safetensors")
+        assert {path.stat().st_nlink for path in files} == {3}, "and written once"
+        tables = tables_of(replicas[0])
+        assert not any(np.shares_memory(tables[n], bare.params[n].numpy()) for n in tables)
+
+
+def apart(toml: Path, folder: Path, *settings: str) -> Federation:
+    """Every organisation with a method and a store of its own: all that passes between is bytes."""
+    count = config.load(toml, settings).data.clients
+    sites = [site_of(built(toml, *settings), Store(folder / str(k))) for k in range(count)]
+
+    def ask(verb: Verb, requests: Requests) -> Replies:
+        for client, message in requests.items():
+            reply = sites[client].answer(verb, client, decode(encode(message)))
+            if reply is not None:
+                yield client, decode(encode(reply))
+
+    return Federation(range(count), ask, plain(ask))
+
+
+FEDSGD = ("word2vec.mode=fedsgd", "word2vec.rule=row_cap", "word2vec.steps=4")
+FOUR = ("cohort.sampling=fixed", "cohort.size=4")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        FOUR,
+        ("cohort.dropout=0.4",),
+        ("cohort.lost=0.4",),
+        ("cohort.stale=0.4",),
+        FEDSGD,
+        (*FEDSGD, *FOUR),
+        (*FEDSGD, "cohort.stale=0.3"),
+    ],
+)
+def test_organisations_that_share_tables_equal_those_on_machines_of_their_own(
+    settings: tuple[str, ...], six: Path, tmp_path: Path
+) -> None:
+    settings = (*settings, "rounds=6")
+    together = states(built(six, *settings), tmp_path / "a")[-1]
+    alone = run(built(six, *settings), apart(six, tmp_path / "b", *settings))[-1]
+    assert equal(together, alone)
+    for client in range(6):
+        one = Store(tmp_path / "a").load(client, LATER)
+        other = Store(tmp_path / "b" / str(client)).load(client, LATER)
+        assert one.blobs == other.blobs
+        assert one.held.keys() == other.held.keys()
+        assert all(torch.equal(one.held[name], other.held[name]) for name in one.held)
+
+
+@pytest.mark.parametrize("settings", [FOUR, (*FEDSGD, *FOUR)])
+def test_who_is_asked_follows_every_step(
+    settings: tuple[str, ...], six: Path, tmp_path: Path
+) -> None:
+    """A cohort whose members were away for different times: nobody falls behind within a round."""
+    assembly, answered = built(six, *settings, "rounds=6"), []
+    federation = simulate(site_of(assembly, Store(tmp_path / "s")))
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        result = federation.total(verb, requests)
+        answered.append((len(requests), result.clients))
+        return result
+
+    run(assembly, replace(federation, total=total))
+    assert set(answered) == {(4, 4)}
+
+
+def test_who_was_away_is_scored_on_the_tables_of_today(corpus: Path, tmp_path: Path) -> None:
+    settings = ("cohort.sampling=fixed", "cohort.size=1", "rounds=2")
+    assembly, store = built(corpus, *settings), Store(tmp_path / "s")
+    federation = simulate(site_of(assembly, store))
+    last = run(assembly, federation)[-1]
+    versions = [version_of(store.load(client, LATER)) for client in range(3)]
+    assert sorted(versions) == [UNKNOWN, 0, 1], "one was never there, one in each round"
+    readings, options = study(assembly).readings, assembly.config.word2vec
+    tables = {name: table.numpy() for name, table in last.params.items()}
+    clients = [assembly.population.client(number) for number in range(3)]
+    pairs = [heldout_pairs(readings, begun(assembly, last), client, options) for client in clients]
+    losses, numbers = study(assembly)._heldout(federation, last)
+    assert losses == [one.loss(tables) for one in pairs]
+    assert numbers == [len(one.centres) for one in pairs]
+    kept = [version_of(store.load(client, LATER)) for client in range(3)]
+    assert kept == versions, "who is scored keeps what it held"
+
+
+def same_records(one: Path, other: Path) -> None:
+    states = (load_checkpoint(folder / "checkpoint").state for folder in (one, other))
+    assert equal(*states)
+    lines = [(folder / "rounds.jsonl").read_text().splitlines() for folder in (one, other)]
+    for left, right in zip(*lines, strict=True):
+        a, b = json.loads(left), json.loads(right)
+        for key in ("bytes_up", "bytes_down", "loss", "metrics"):
+            assert a[key] == b[key]
 
 
 def test_a_resumed_run_ends_with_the_same_bits_and_bytes(
     corpus: Path, lexfed: Lexfed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert lexfed("run", str(corpus), "--out", str(tmp_path / "whole")).returncode == 0
-    record = session._record
+    record = session.Server._record
 
-    def interrupted(*arguments: Any) -> Any:
-        if arguments[2].round == 3:  # the state of round 3 is kept, its record is not yet written
+    def interrupted(server: session.Server) -> Any:
+        if server.state.round == 3:  # the state of round 3 is kept, its record is not yet written
             raise KeyboardInterrupt
-        return record(*arguments)
+        return record(server)
 
-    monkeypatch.setattr(session, "_record", interrupted)
+    monkeypatch.setattr(session.Server, "_record", interrupted)
     assert lexfed("run", str(corpus), "--out", str(tmp_path / "cut")).returncode == 130
-    monkeypatch.setattr(session, "_record", record)
+    monkeypatch.setattr(session.Server, "_record", record)
     resumed = lexfed("run", str(tmp_path / "cut"), "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    one, other = (load_checkpoint(tmp_path / name / "checkpoint").state for name in ("whole", "cut"))
-    assert all(torch.equal(one.params[name], other.params[name]) for name in (INPUT, OUTPUT))
-    lines = [(tmp_path / name / "rounds.jsonl").read_text().splitlines() for name in ("whole", "cut")]
-    for left, right in zip(*lines, strict=True):
-        a, b = json.loads(left), json.loads(right)
-        assert (a["bytes_up"], a["bytes_down"], a["loss"]) == (b["bytes_up"], b["bytes_down"], b["loss"])
-        assert a["metrics"] == b["metrics"]
+    same_records(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize("settings", [(), FEDSGD])
+def test_a_round_that_was_cut_short_is_repeated_with_the_same_bits_and_bytes(
+    settings: tuple[str, ...],
+    corpus: Path,
+    lexfed: Lexfed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Killed while the last organisation is asked: the others hold newer tables already."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    whole = lexfed("run", str(corpus), "--out", str(tmp_path / "whole"), *words)
+    assert whole.returncode == 0, whole.stderr
+    answer, asks = Site.answer, 4 if settings else 1
+
+    def interrupted(site: Site, verb: Verb, client: ClientId, message: Message) -> Message | None:
+        place = (message.meta["round"], message.meta["ask"], client)
+        if verb is SKIPGRAM and place == (2, asks - 1, 2):
+            raise KeyboardInterrupt
+        return answer(site, verb, client, message)
+
+    monkeypatch.setattr(Site, "answer", interrupted)
+    cut = lexfed("run", str(corpus), "--out", str(tmp_path / "cut"), *words)
+    assert cut.returncode == 130
+    store = Store(tmp_path / "cut" / "checkpoint" / "clients")
+    held = [version_of(store.load(client, LATER)) for client in range(3)]
+    assert held[0] == held[1] > held[2]
+    monkeypatch.setattr(Site, "answer", answer)
+    resumed = lexfed("run", str(tmp_path / "cut"), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    same_records(tmp_path / "whole", tmp_path / "cut")
 
 
 def rows(values: list[list[float]], counts: list[int], nodes: list[int]) -> Rows:
@@ -247,7 +412,7 @@ def test_divergence_is_reported_and_the_last_good_round_stays(corpus: Path, lexf
 
 def test_the_union_shows_a_name_that_one_alone_holds_and_the_default_does_not(corpus: Path, tmp_path: Path) -> None:
     default, paper = (
-        set(json.loads(states(built(corpus, *settings), tmp_path / str(i))[-1].vocabulary)["tokens"])
+        set(words_of(states(built(corpus, *settings), tmp_path / str(i))[-1]))
         for i, settings in enumerate([(), ("agreement.rule=union",)])
     )
     assert "only1word2" in paper
@@ -255,15 +420,20 @@ def test_the_union_shows_a_name_that_one_alone_holds_and_the_default_does_not(co
     assert {"cat", "river"} <= default & paper
 
 
+def words_of(state: ServerState) -> list[str]:
+    tokens: list[str] = json.loads(state.blobs[VOCABULARY])["tokens"]
+    return tokens
+
+
 def test_only_what_changed_goes_down_and_who_was_away_gets_the_rest(corpus: Path, tmp_path: Path) -> None:
     assembly = built(corpus, "cohort.dropout=0.4", "rounds=6", "word2vec.subsample=0.0")
-    federation, sent = simulate(Site(assembly, Store(tmp_path / "s"))), []
+    federation, sent = simulate(site_of(assembly, Store(tmp_path / "s"))), []
 
-    def total(verb: str, requests: dict[int, Message]) -> object:
+    def total(verb: Verb, requests: Requests) -> Sum:
         sent.append({client: (m.meta["since"], m.meta["version"], m) for client, m in requests.items()})
         return federation.total(verb, requests)
 
-    list(assembly.method.server(replace(federation, total=total), root(0), ServerState()))  # type: ignore[arg-type]
+    run(assembly, replace(federation, total=total))
     gaps = {version - since for round_ in sent for since, version, _ in round_.values()}
     assert {0, 1} <= gaps
     assert max(gaps) > 1, "somebody was away"
@@ -323,17 +493,17 @@ def test_what_a_user_gets(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
 
 def test_a_malformed_update_counts_as_none(corpus: Path, tmp_path: Path) -> None:
     assembly = built(corpus, "rounds=1")
-    federation = simulate(Site(assembly, Store(tmp_path / "s")))
+    federation = simulate(site_of(assembly, Store(tmp_path / "s")))
 
-    def evil(verb: str, requests: dict[int, Message]) -> object:
+    def evil(verb: Verb, requests: Requests) -> Replies:
         for client, reply in federation.ask(verb, requests):
-            if verb == "skipgram" and client == 1:
+            if verb is SKIPGRAM and client == 1:
                 arrays = {**reply.arrays, "delta/input#ids": reply.arrays["delta/input#ids"] + 10**6}
                 reply = Message(arrays, reply.meta)
             yield client, decode(encode(reply))
 
-    server = assembly.method.server(replace(federation, ask=evil, total=plain(evil)), root(0), ServerState())  # type: ignore[arg-type]
-    assert len(list(server)[-1].params[INPUT]) == len(WORDS)
+    last = run(assembly, replace(federation, ask=evil, total=plain(evil)))[-1]
+    assert len(last.params[INPUT]) == len(WORDS)
 
 
 HARD: dict[str, tuple[list[tuple[str, str]], str | None]] = {
@@ -388,8 +558,8 @@ def test_bad_options_are_one_line(bad: str, corpus: Path, lexfed: Lexfed, tmp_pa
 
 def test_unigrams_without_shared_counts_are_everyones_own(corpus: Path, tmp_path: Path) -> None:
     assembly = built(corpus, "agreement.rule=union", "rounds=1")
-    states(assembly, tmp_path / "a")
-    replica = assembly.method.score.replica  # type: ignore[union-attr]
-    one, other = (replica.frequencies(assembly.population.client(i)) for i in (0, 1))
+    replica = begun(assembly, states(assembly, tmp_path / "a")[-1])
+    clients = (assembly.population.client(number) for number in (0, 1))
+    one, other = (study(assembly).readings.frequencies(replica, client) for client in clients)
     assert not np.array_equal(one.table, other.table)
     assert isinstance(unigrams(np.ones(3, dtype=np.int64), 0.0).table, np.ndarray)

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Who is the user? Gender and age, from what it uploads."""

@@ -1,14 +1,15 @@
-"""Attacks on one upload in closed form, each with what its attacker knows: public files, and perhaps something more.
+"""Attacks on one upload in closed form, each with what its attacker knows: public files, and
+perhaps something more.
 
-    rows       public files                 rows of a shared table that moved are words
-    span       public files                 the first matrix that travels moved within the span of the client's words
-    span       d/2 or d known words         has seen so many words both in public and as clients turn them: Procrustes
-    span       a colluding client           has the clients' common secret
-    span       every round of a client      adds up what it saw of one client
-    norms      isolated vectors             has every word's vector as the client turned it, and matches lengths
-    sentences  public files                 is this sentence of the client's?
-    labels     public files                 how frequent is each class?
-    inversion  public files and lengths     the texts whose gradient the upload is; also named by another model's table
+    rows      public files             rows of a shared table that moved are words
+    span      public files             the first matrix that travels moved within the span of the client's words
+    span      d/2 or d known words     has seen so many words both in public and as clients turn them: Procrustes
+    span      a colluding client       has the clients' common secret
+    span      every round of a client  adds up what it saw of one client
+    norms     isolated vectors         has every word's vector as the client turned it, and matches lengths
+    sentences public files             is this sentence of the client's?
+    labels    public files             how frequent is each class?
+    inversion public files and lengths the texts whose gradient the upload is; also named by another model's table
 
 A guess is a ranking or a score. The truth is not known here.
 """
@@ -33,7 +34,9 @@ BIASES = ("output.bias", "classifier.bias", "classifier.out_proj.bias")
 
 @dataclass(frozen=True, eq=False)
 class Public:
-    """What everybody can have: a word list with vectors, most frequent first, and the list that a shared table has."""
+    """What everybody can have: a word list with vectors, most frequent first, and the list that a
+    shared table has.
+    """
 
     words: Sequence[str] = ()
     vectors: Tensor | None = None  # (C, d)
@@ -46,7 +49,9 @@ class Public:
 
 @dataclass(frozen=True)
 class Attacker:
-    """Who attacks, and how public vectors look to it: as they are, or turned as far as it knows how."""
+    """Who attacks, and how public vectors look to it: as they are, or turned as far as it knows
+    how.
+    """
 
     name: str
     view: Callable[[Tensor], Tensor] = lambda vectors: vectors
@@ -62,8 +67,12 @@ def colluder(rotation: Tensor) -> Attacker:
     return Attacker("a colluding client", lambda vectors: vectors @ rotation)
 
 
-def knows_words(share: float, vectors: Tensor, rotation: Tensor, generator: torch.Generator) -> Attacker:
-    """Some pairs of a public vector and what the clients made of it, as many as a share of d: then Procrustes."""
+def knows_words(
+    share: float, vectors: Tensor, rotation: Tensor, generator: torch.Generator
+) -> Attacker:
+    """Some pairs of a public vector and what the clients made of it, as many as a share of d: then
+    Procrustes.
+    """
     count = max(1, round(share * vectors.shape[1]))
     known = vectors[torch.randperm(len(vectors), generator=generator)[:count]]
     guess = aligned(known, known @ rotation)
@@ -71,7 +80,8 @@ def knows_words(share: float, vectors: Tensor, rotation: Tensor, generator: torc
 
 
 def moved_words(upload: Upload) -> Tensor | None:
-    """Rows of the table of words that moved, those that moved furthest first; None: no such table travels.
+    """Rows of the table of words that moved, those that moved furthest first; None: no such table
+    travels.
 
     A language model whose output is tied to it moves all rows: those of its text are ahead.
     """
@@ -84,19 +94,26 @@ def moved_words(upload: Upload) -> Tensor | None:
 def moved_outputs(upload: Upload) -> Tensor | None:
     """Rows that the output tells of; None: it has none that stand for words.
 
-    Of word vectors: contexts, and the negatives beside them. Of a language model: what its bias says.
+    Of word vectors: contexts, and the negatives beside them. Of a language model: what its bias
+    says.
     """
-    return leakage.moved_rows(upload.delta[OUTPUTS]) if OUTPUTS in upload.delta else _came_next(upload)
+    return (
+        leakage.moved_rows(upload.delta[OUTPUTS]) if OUTPUTS in upload.delta else _came_next(upload)
+    )
 
 
 def told_words(upload: Upload) -> Tensor | None:
-    """Rows by what tells most: a language model's bias, as its table may be tied to the output; else the table."""
+    """Rows by what tells most: a language model's bias, as its table may be tied to the output;
+    else the table.
+    """
     came = _came_next(upload)
     return moved_words(upload) if came is None else came
 
 
 def _came_next(upload: Upload) -> Tensor | None:
-    """A bias with a number for every token goes up where a token came more often than was expected."""
+    """A bias with a number for every token goes up where a token came more often than was
+    expected.
+    """
     bias, table = upload.delta.get(BIASES[0]), upload.delta.get(TABLES[0])
     if not isinstance(bias, Tensor) or not isinstance(table, Tensor) or len(bias) != len(table):
         return None
@@ -107,16 +124,24 @@ def spectrum(uploads: Sequence[Upload], is_first: Callable[[str, Tensor], bool])
     """Of all these uploads together; None: nothing that multiplies word vectors travels."""
     moved = ((name, value) for upload in uploads for name, value in upload.delta.items())
     first = [value for name, value in moved if isinstance(value, Tensor) and is_first(name, value)]
-    return leakage.span(*first) if first and all(bool(value.isfinite().all()) for value in first) else None
+    return (
+        leakage.span(*first)
+        if first and all(bool(value.isfinite().all()) for value in first)
+        else None
+    )
 
 
 def matched_by_norm(turned: Tensor, public: Tensor) -> Tensor:  # (n,)
-    """For each isolated vector the public word whose length is nearest: a rotation leaves lengths as they are."""
+    """For each isolated vector the public word whose length is nearest: a rotation leaves lengths
+    as they are.
+    """
     lengths, order = torch.linalg.vector_norm(public, dim=1).sort()
     wanted = torch.linalg.vector_norm(turned, dim=1)
     right = torch.searchsorted(lengths, wanted).clamp(max=len(lengths) - 1)
     left = (right - 1).clamp(min=0)
-    nearer = torch.where((wanted - lengths[left]).abs() <= (lengths[right] - wanted).abs(), left, right)
+    nearer = torch.where(
+        (wanted - lengths[left]).abs() <= (lengths[right] - wanted).abs(), left, right
+    )
     matched: Tensor = order[nearer]
     return matched
 

@@ -25,19 +25,34 @@ from lexfed.vocabulary.word import words
 
 def rows(scene: Scene, findings: Findings) -> None:
     for upload in scene.uploads:
-        timed(findings.cell("rows", PUBLIC_FILES.name), partial(_rows, attackers.moved_words, upload, scene))
+        timed(
+            findings.cell("rows", PUBLIC_FILES.name),
+            partial(_rows, attackers.moved_words, upload, scene),
+        )
         if attackers.moved_outputs(upload) is not None:
-            timed(findings.cell("output rows", PUBLIC_FILES.name), partial(_rows, attackers.moved_outputs, upload, scene))
+            timed(
+                findings.cell("output rows", PUBLIC_FILES.name),
+                partial(_rows, attackers.moved_outputs, upload, scene),
+            )
 
 
 def span(scene: Scene, findings: Findings) -> None:
     if scene.front_end is None:
         return
     for upload in scene.uploads:
-        for attacker in (PUBLIC_FILES, *adaptive(scene.assembly.config, scene.client(upload), scene.public)):
-            timed(findings.cell("span", attacker.name), partial(_span, [upload], scene, scene.front_end, attacker))
+        for attacker in (
+            PUBLIC_FILES,
+            *adaptive(scene.assembly.config, scene.client(upload), scene.public),
+        ):
+            timed(
+                findings.cell("span", attacker.name),
+                partial(_span, [upload], scene, scene.front_end, attacker),
+            )
     for several in scene.repeated:
-        timed(findings.cell("span", EVERY_ROUND.name), partial(_span, several, scene, scene.front_end, EVERY_ROUND))
+        timed(
+            findings.cell("span", EVERY_ROUND.name),
+            partial(_span, several, scene, scene.front_end, EVERY_ROUND),
+        )
 
 
 def norms(scene: Scene, findings: Findings) -> None:
@@ -46,29 +61,42 @@ def norms(scene: Scene, findings: Findings) -> None:
     if scene.public.vectors is None or defences.rotation == "none":
         return
     for upload in scene.uploads:
-        timed(findings.cell("norms", "isolated vectors"), partial(_norms, scene.client(upload), defences, scene.public))
+        timed(
+            findings.cell("norms", "isolated vectors"),
+            partial(_norms, scene.client(upload), defences, scene.public),
+        )
 
 
 def sentences(scene: Scene, findings: Findings) -> None:
     if scene.front_end is None:
         return
     for upload in scene.uploads:
-        timed(findings.cell("sentences", PUBLIC_FILES.name), partial(_sentences, [upload], scene, scene.front_end))
+        timed(
+            findings.cell("sentences", PUBLIC_FILES.name),
+            partial(_sentences, [upload], scene, scene.front_end),
+        )
     for several in scene.repeated:
-        timed(findings.cell("sentences", EVERY_ROUND.name), partial(_sentences, several, scene, scene.front_end))
+        timed(
+            findings.cell("sentences", EVERY_ROUND.name),
+            partial(_sentences, several, scene, scene.front_end),
+        )
 
 
 def labels(scene: Scene, findings: Findings) -> None:
     cell = findings.cell("labels", PUBLIC_FILES.name)
     for upload in scene.uploads:
         scores = attackers.label_scores(upload)
-        if scores is None or len(scores) != scene.everyone.classes:  # a language model's are of tokens
+        # a language model's are of tokens
+        if scores is None or len(scores) != scene.everyone.classes:
             cell.nothing += 1
             continue
         own = scene.client(upload).train
         truth = np.bincount(own.labels, minlength=scene.everyone.classes) / len(own)
-        length = float(scores.sub(scores.mean()).abs().max()) or 1.0  # uploads differ in length, labels do not
-        cell.pairs += list(zip(((scores - scores.mean()) / length).tolist(), truth.tolist(), strict=True))
+        # uploads differ in length, labels do not
+        length = float(scores.sub(scores.mean()).abs().max()) or 1.0
+        cell.pairs += list(
+            zip(((scores - scores.mean()) / length).tolist(), truth.tolist(), strict=True)
+        )
         cell.figures.append({})
 
 
@@ -78,22 +106,41 @@ def _rows(read: Callable[[Upload], Tensor | None], upload: Upload, scene: Scene)
         return None
     names = row_names(scene.assembly, upload)
     truth = names.read(scene.client(upload).train)
-    return score.words(without(ranking, names.always), truth, names.prior, names.tokens) if truth else None
+    return (
+        score.words(without(ranking, names.always), truth, names.prior, names.tokens)
+        if truth
+        else None
+    )
 
 
-def _span(seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker) -> Figures | None:
-    found, truth = attackers.spectrum(seen, front.is_first), true_words(scene.client(seen[0]), front)
+def _span(
+    seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker
+) -> Figures | None:
+    found, truth = (
+        attackers.spectrum(seen, front.is_first),
+        true_words(scene.client(seen[0]), front),
+    )
     if found is None or not truth:
         return None
-    return score.words(front.ranking(found, attacker), truth, torch.arange(len(front.words)), front.words)
+    return score.words(
+        front.ranking(found, attacker), truth, torch.arange(len(front.words)), front.words
+    )
 
 
 def _norms(client: Client, defences: Defences, public: Public) -> Figures | None:
-    truth = sorted({public.places[word] for text in client.train for word in words(text) if word in public.places})
+    truth = sorted(
+        {
+            public.places[word]
+            for text in client.train
+            for word in words(text)
+            if word in public.places
+        }
+    )
     if not truth or public.vectors is None:
         return None
     own = public.vectors[truth]
-    turned = torch.nn.functional.normalize(own) if defences.normalise else own  # a rotation leaves lengths as they are
+    # a rotation leaves lengths as they are
+    turned = torch.nn.functional.normalize(own) if defences.normalise else own
     theirs = torch.nn.functional.normalize(public.vectors) if defences.normalise else public.vectors
     guess = attackers.matched_by_norm(turned, theirs)
     right = float((guess == torch.tensor(truth)).float().mean())
@@ -104,7 +151,10 @@ def _sentences(seen: Sequence[Upload], scene: Scene, front: FrontEnd) -> Figures
     found, client = attackers.spectrum(seen, front.is_first), scene.client(seen[0])
     if found is None:
         return None
-    own, others = ([front.inputs(text, PUBLIC_FILES) for text in texts] for texts in (client.train, _others(client, scene)))
+    own, others = (
+        [front.inputs(text, PUBLIC_FILES) for text in texts]
+        for texts in (client.train, _others(client, scene))
+    )
     own, others = ([x for x in side if len(x)] for side in (own, others))
     if not own or not others:
         return None
@@ -117,10 +167,15 @@ def _others(client: Client, scene: Scene) -> Iterator[str]:
     people, wanted = scene.everyone, scene.assembly.config.audit.others
     start, end = people.starts[client.id], people.starts[client.id + 1]
     outside = np.concatenate([np.arange(start), np.arange(end, people.starts[-1])])
-    pool, rng = people.train.take(outside), numpy_generator(derive(root(scene.assembly.config.seed), "others", client.id))
+    pool, rng = (
+        people.train.take(outside),
+        numpy_generator(derive(root(scene.assembly.config.seed), "others", client.id)),
+    )
     labels, own = pool.labels, client.train.labels
     chosen = [
-        rng.permutation(np.flatnonzero(labels == label))[: round(wanted * float((own == label).mean()))]
+        rng.permutation(np.flatnonzero(labels == label))[
+            : round(wanted * float((own == label).mean()))
+        ]
         for label in np.unique(own)
     ]
     known = set(client.train)
@@ -136,7 +191,8 @@ def adaptive(config: Config, client: Client, public: Public) -> Iterator[Attacke
     generator = torch_generator(derive(root(config.seed), "known words", client.id))
     for share in (0.5, 1.0):
         yield attackers.knows_words(share, public.vectors, turn, generator)
-    if config.defences.rotation == "shared":  # where each has its own, a client that talks gives away its own alone
+    # where each has its own, a client that talks gives away its own alone
+    if config.defences.rotation == "shared":
         yield attackers.colluder(turn)
 
 

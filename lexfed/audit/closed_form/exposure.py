@@ -1,11 +1,13 @@
-"""Exposure of canary phrases: does what a client trained on stand out from what it might have trained on?
+"""Exposure of canary phrases: does what a client trained on stand out from what it might have
+trained on?
 
-    score(s)   how well an upload fits phrase s                    by its tokens' rows, or the span of the first matrix
-    rank       of the planted phrase among R of the same form      ties count half
-    exposure   log2 R - log2 rank                                  in bits (Carlini et al., 2019, sec. 4)
+    score(s) how well an upload fits phrase s               by its tokens' rows, or the span of the first matrix
+    rank     of the planted phrase among R of the same form ties count half
+    exposure log2 R - log2 rank                             in bits (Carlini et al., 2019, sec. 4)
 
-A rank that is any from 1 to R by chance gives log2 e = 1.44 bits in the mean, one in the middle 1; the most is log2 R,
-13.3 bits for 10,000. Differs from the paper: an upload is asked, not the model's perplexity.
+A rank that is any from 1 to R by chance gives log2 e = 1.44 bits in the mean, one in the middle 1;
+the most is log2 R, 13.3 bits for 10,000. Differs from the paper: an upload is asked, not the
+model's perplexity.
 """
 
 from functools import partial
@@ -37,8 +39,14 @@ def exposed(scene: Scene, findings: Findings) -> None:
         if attackers.told_words(upload) is not None:
             timed(findings.cell("canaries", PUBLIC_FILES.name), partial(_by_rows, upload, scene))
         elif front is not None:
-            for attacker in (PUBLIC_FILES, *adaptive(scene.assembly.config, scene.client(upload), scene.public)):
-                timed(findings.cell("canaries", attacker.name), partial(_by_span, upload, scene, front, attacker))
+            for attacker in (
+                PUBLIC_FILES,
+                *adaptive(scene.assembly.config, scene.client(upload), scene.public),
+            ):
+                timed(
+                    findings.cell("canaries", attacker.name),
+                    partial(_by_span, upload, scene, front, attacker),
+                )
 
 
 def exposure(scores: Tensor) -> float:
@@ -50,7 +58,11 @@ def exposure(scores: Tensor) -> float:
 
 def _by_rows(upload: Upload, scene: Scene) -> Figures | None:
     """A phrase fits as well as the one of its tokens that moved least."""
-    names, ranking, phrases = row_names(scene.assembly, upload), attackers.told_words(upload), _tried(upload, scene)
+    names, ranking, phrases = (
+        row_names(scene.assembly, upload),
+        attackers.told_words(upload),
+        _tried(upload, scene),
+    )
     rows = [list(names.ids(phrase)) for phrase in phrases]
     if ranking is None or not rows[0]:  # none of its words is in the list
         return None
@@ -68,17 +80,31 @@ def _by_span(upload: Upload, scene: Scene, front: FrontEnd, attacker: Attacker) 
         return None
     scores = leakage.sentence_scores(found, [front.inputs(phrase, attacker) for phrase in phrases])
     ranking, prior = front.ranking(found, attacker), torch.arange(len(front.words))
-    return _figures(scores, ranking, prior, set(front.ids(phrases[0])), len(true_words(scene.client(upload), front)))
+    return _figures(
+        scores,
+        ranking,
+        prior,
+        set(front.ids(phrases[0])),
+        len(true_words(scene.client(upload), front)),
+    )
 
 
 def _tried(upload: Upload, scene: Scene) -> list[str]:
     """The planted phrase, then what it is ranked among."""
     config, phrase = scene.assembly.config, scene.canaries[upload.client]
-    others = canaries.drawn(canaries.slots(config), PHRASES, derive(root(config.seed), "tried", upload.client))
+    others = canaries.drawn(
+        canaries.slots(config), PHRASES, derive(root(config.seed), "tried", upload.client)
+    )
     return [phrase, *(other for other in others if other != phrase)][:PHRASES]
 
 
-def _figures(scores: Tensor, ranking: Tensor, prior: Tensor, phrase: set[int], count: int) -> Figures:
-    """The exposure, and how many of the phrase's words are among as many guesses as the client has words."""
-    recall, known = (len(phrase & set(ids[:count].tolist())) / len(phrase) for ids in (ranking, prior))
+def _figures(
+    scores: Tensor, ranking: Tensor, prior: Tensor, phrase: set[int], count: int
+) -> Figures:
+    """The exposure, and how many of the phrase's words are among as many guesses as the client has
+    words.
+    """
+    recall, known = (
+        len(phrase & set(ids[:count].tolist())) / len(phrase) for ids in (ranking, prior)
+    )
     return {"exposure": exposure(scores), "recall_at_n": recall, "prior_recall_at_n": known}

@@ -1,10 +1,10 @@
 """Front ends: what the first matrix on the wire reads of a text, as far as public files tell.
 
-    words     x_t = E[word t]                                              BiLSTM, with a public table of word vectors
-    encoder   x_t = LayerNorm(E[token t] + position t + type)              BERT, DistilBERT, with their pretrained module
+    words   x_t = E[word t]                                 BiLSTM, with a public table of word vectors
+    encoder x_t = LayerNorm(E[token t] + position t + type) BERT, DistilBERT, with their pretrained module
 
-Candidates stand in the order of their frequency in public text, which is the prior. What a client did to its own copy
-of the table since is not public: it blurs, and a ranking bears it.
+Candidates stand in the order of their frequency in public text, which is the prior. What a client
+did to its own copy of the table since is not public: it blurs, and a ranking bears it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,8 @@ from lexfed.vocabulary.word import words
 
 # query, key and value of an encoder's first layer, as BERT and DistilBERT call them
 ATTENTION = tuple(
-    f".layer.0.attention.{name}.weight" for name in ("self.query", "self.key", "self.value", "q_lin", "k_lin", "v_lin")
+    f".layer.0.attention.{name}.weight"
+    for name in ("self.query", "self.key", "self.value", "q_lin", "k_lin", "v_lin")
 )
 KINDS = ("bert", "distilbert")
 EPSILON = 1e-12  # of LayerNorm, in both
@@ -65,7 +66,8 @@ class Words:
         return self.public.words
 
     def is_first(self, name: str, value: Tensor) -> bool:
-        return name in INPUTS and value.shape[1] == self.vectors.shape[1]  # else a private projection is in between
+        # else a private projection is in between
+        return name in INPUTS and value.shape[1] == self.vectors.shape[1]
 
     def ids(self, text: str) -> list[int]:
         places = self.public.places
@@ -103,36 +105,54 @@ class Encoder:
         return name.endswith(ATTENTION)
 
     def ids(self, text: str) -> list[int]:
-        return [self._candidates[token] for token in self.tokenizer.encode(text) if token in self._candidates]
+        return [
+            self._candidates[token]
+            for token in self.tokenizer.encode(text)
+            if token in self._candidates
+        ]
 
     def ranking(self, found: Spectrum, attacker: Attacker) -> Tensor:
         """Each candidate at the position where it fits best."""
         return self.distances(found).amin(1).argsort(stable=True)
 
     def distances(self, found: Spectrum) -> Tensor:  # (C, P)
-        """`leakage.word_distances` of every candidate at every position, at the price of the candidates alone.
+        """`leakage.word_distances` of every candidate at every position, at the price of the
+        candidates alone.
 
-        x = (w + p) / s + b, where words and positions are centred and scaled, and s is their deviation: x' M x is made
-        of what words and positions say apart, and no x is built.
+        x = (w + p) / s + b, where words and positions are centred and scaled, and s is their
+        deviation: x' M x is made of what words and positions say apart, and no x is built.
         """
         words, places, deviation = self._parts
         w, p, b = (part @ found.axes for part in (words, places, self.shift.double()))
 
         def form(m: Tensor) -> Tensor:  # (C, P): x' M x, M by its eigenvalues
             own = (w * w) @ m + 2 * (p * m) @ w.T + ((p * p) @ m)[:, None]  # (P, C)
-            return (own / deviation**2 + 2 * (w @ (m * b) + (p @ (m * b))[:, None]) / deviation + b @ (m * b)).T
+            return (
+                own / deviation**2
+                + 2 * (w @ (m * b) + (p @ (m * b))[:, None]) / deviation
+                + b @ (m * b)
+            ).T
 
-        ratio = form(leakage.word_distances(found, found.axes.T)) / form(torch.ones_like(found.values))
+        ratio = form(leakage.word_distances(found, found.axes.T)) / form(
+            torch.ones_like(found.values)
+        )
         # a residual is a length, leverage a square; what differs by rounding alone is the same
         return ratio.clamp(min=0).sqrt().round(decimals=6) if found.exact else ratio
 
     @cached_property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:  # (C, d), (P, d), (P, C)
         words, places = (
-            part - part.mean(1, keepdim=True) for part in (self.table[self.order].double(), self.places.double())
+            part - part.mean(1, keepdim=True)
+            for part in (self.table[self.order].double(), self.places.double())
         )
-        squares = words.square().sum(1) + 2 * places @ words.T + places.square().sum(1, keepdim=True)
-        return words * self.scale, places * self.scale, (squares / len(self.scale) + self.eps).sqrt()
+        squares = (
+            words.square().sum(1) + 2 * places @ words.T + places.square().sum(1, keepdim=True)
+        )
+        return (
+            words * self.scale,
+            places * self.scale,
+            (squares / len(self.scale) + self.eps).sqrt(),
+        )
 
     def inputs(self, text: str, attacker: Attacker) -> Tensor:
         read = self.tokenizer.encode(text)
@@ -141,11 +161,15 @@ class Encoder:
 
 
 def build(assembly: Assembly, public: Public) -> FrontEnd | None:
-    """As the configuration says; None: there is no public table that a client could have started from."""
+    """As the configuration says; None: there is no public table that a client could have started
+    from.
+    """
     config, tokenizer = assembly.config, assembly.tokenizer
     if isinstance(tokenizer, PretrainedTokenizer):
         return _encoder(config, tokenizer) if config.model.pretrained else None
-    return None if public.vectors is None else Words(public, public.vectors, config.train.max_length)
+    return (
+        None if public.vectors is None else Words(public, public.vectors, config.train.max_length)
+    )
 
 
 def _encoder(config: Config, tokenizer: PretrainedTokenizer) -> Encoder | None:
@@ -167,9 +191,15 @@ def _encoder(config: Config, tokenizer: PretrainedTokenizer) -> Encoder | None:
 
 @lru_cache(maxsize=1)
 def _module(name: str) -> Params | None:
-    """The embedding module of a public encoder, as it was published; None: of a kind that is put together otherwise."""
+    """The embedding module of a public encoder, as it was published; None: of a kind that is put
+    together otherwise.
+    """
     model = load_encoder(name, classes=2, pretrained=True)
     if model.module.config.model_type not in KINDS:
         return None
-    embedding = {name: value for name, value in model.module.named_parameters() if model.depth(name) == EMBEDDING}
+    embedding = {
+        name: value
+        for name, value in model.module.named_parameters()
+        if model.depth(name) == EMBEDDING
+    }
     return {name.split(".embeddings.")[1]: value.detach() for name, value in embedding.items()}

@@ -1,11 +1,12 @@
 """What the rows of a table that travels are called, and which of them a text would move.
 
-    classifiers      the shared vocabulary: a word list, or the tokens of a pretrained model
-    word vectors     the list that was agreed on. Chosen among hashes or not, it is sent in the clear: the server can name it
-    language models  the tokenizer that went with the model
+    classifiers     the shared vocabulary: a word list, or the tokens of a pretrained model
+    word vectors    the list that was agreed on. Chosen among hashes or not, it is sent in the clear: the server can name it
+    language models the tokenizer that went with the model
 
-The prior is their order by frequency in public text. A list of words has it already (a union that was agreed on without
-counts is in the order of the alphabet, and its prior tells nothing). Tokens are counted.
+The prior is their order by frequency in public text. A list of words has it already (a union that
+was agreed on without counts is in the order of the alphabet, and its prior tells nothing). Tokens
+are counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -38,7 +39,8 @@ class RowNames:
     tokens: tuple[str, ...]  # by row
     prior: Tensor  # rows, the most frequent first
     ids: Callable[[str], set[int]]  # the rows of a text
-    read: Callable[[Corpus], set[int]]  # those of a client's texts, as far as it reads them: the truth
+    # those of a client's texts, as far as it reads them: the truth
+    read: Callable[[Corpus], set[int]]
     always: frozenset[int] = frozenset()  # in every text: to find them tells nothing
 
 
@@ -87,10 +89,16 @@ def _learned(options: TokenizerOptions, data: bytes) -> RowNames:
         return set(tokenizer.encode_words(trained.words(text, options.lowercase))[0])
 
     def read(texts: Corpus) -> set[int]:
-        return {token for text in learned.texts_of(texts, options) for token in tokenizer.encode_words(text)[0]}
+        return {
+            token
+            for text in learned.texts_of(texts, options)
+            for token in tokenizer.encode_words(text)[0]
+        }
 
     some = islice(learned.public_text(options), COUNTED)
-    counted = by_frequency((tokenizer.encode_words(text)[0] for text in some), len(tokenizer.tokens))
+    counted = by_frequency(
+        (tokenizer.encode_words(text)[0] for text in some), len(tokenizer.tokens)
+    )
     return RowNames(tokenizer.tokens, without(counted, always), ids, read, always)
 
 
@@ -108,7 +116,9 @@ def special_ids(tokenizer: PretrainedTokenizer) -> frozenset[int]:
 
 def by_frequency(texts: Iterable[list[int]], size: int) -> Tensor:  # (size,)
     """All ids, the most frequent first; those that don't occur in their own order."""
-    counts = torch.bincount(torch.tensor([token for text in texts for token in text], dtype=torch.int64), minlength=size)
+    counts = torch.bincount(
+        torch.tensor([token for text in texts for token in text], dtype=torch.int64), minlength=size
+    )
     return counts.argsort(descending=True, stable=True)
 
 

@@ -1,1 +1,1 @@
-"""TODO room."""
+"""Gradient inversion: the texts whose gradient an upload is."""

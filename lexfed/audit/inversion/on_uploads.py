@@ -1,10 +1,12 @@
-"""Gradient inversion on uploads: the delta taken for one gradient step, inverted, and decoded with two tables.
+"""Gradient inversion on uploads: the delta taken for one gradient step, inverted, and decoded with
+two tables.
 
-    public files and lengths    the table that clients began with, or the shared one where there is one
-    another model's table       FedeVocab's attacker (A.3): the same vectors, named by a table that is not the client's
+    public files and lengths the table that clients began with, or the shared one where there is one
+    another model's table    FedeVocab's attacker (A.3): the same vectors, named by a table that is not the client's
 
-A client that makes one SGD step sends a gradient. One that makes several sends their sum, taken at moving weights, and Adam
-sends little more than signs: the attack goes on as if they were gradients, and its row says what that is worth.
+A client that makes one SGD step sends a gradient. One that makes several sends their sum, taken at
+moving weights, and Adam sends little more than signs: the attack goes on as if they were gradients,
+and its row says what that is worth.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,16 @@ from torch import Tensor
 
 from lexfed.audit import guesses
 from lexfed.audit.closed_form.attackers import ANOTHER_TABLE, LENGTHS
-from lexfed.audit.inversion.dlg import Inversion, Recovered, Threat, as_gradient, decode, invert, other_table, sentences
+from lexfed.audit.inversion.dlg import (
+    Inversion,
+    Recovered,
+    Threat,
+    as_gradient,
+    decode,
+    invert,
+    other_table,
+    sentences,
+)
 from lexfed.audit.scene import Figures, Findings, Scene, timed
 from lexfed.audit.uploads import Upload
 from lexfed.core.errors import DivergedError
@@ -31,7 +42,9 @@ MOST = 4  # texts: with more of them a search finds little, and takes long
 
 def inversion(scene: Scene, findings: Findings) -> None:
     config = scene.assembly.config
-    if not isinstance(_model(scene), WordClassifier) or scene.assembly.entry.has("part of the texts"):
+    if not isinstance(_model(scene), WordClassifier) or scene.assembly.entry.has(
+        "part of the texts"
+    ):
         return
     for upload in scene.uploads:
         names, table = _table(scene, upload)
@@ -54,14 +67,17 @@ def _model(scene: Scene) -> Any:
 
 def _texts(client: Client, limit: int) -> list[list[str]]:
     """As the client reads them, the longest first."""
-    return sorted((words(text)[:limit] or [UNKNOWN] for text in client.train), key=len, reverse=True)
+    return sorted(
+        (words(text)[:limit] or [UNKNOWN] for text in client.train), key=len, reverse=True
+    )
 
 
 def _table(scene: Scene, upload: Upload) -> tuple[Sequence[str], Tensor | None]:
     """The words that a vector may be, and their vectors, as far as there are some."""
     if TABLE in upload.model:
         return scene.public.tokens, upload.model[TABLE]
-    vectors = scene.public.vectors  # of another width: a private projection lies between them and the first layer
+    # of another width: a private projection lies between them and the first layer
+    vectors = scene.public.vectors
     fits = vectors is not None and vectors.shape[1] == scene.assembly.config.model.embedding
     return scene.public.words, vectors if fits else None
 
@@ -72,14 +88,18 @@ def _inverted(scene: Scene, upload: Upload, true: Sequence[Sequence[str]]) -> Re
     model = _model(scene)
     delta = {name: value for name, value in upload.delta.items() if isinstance(value, Tensor)}
     observed = {name: value for name, value in delta.items() if model.depth(name) != EMBEDDING}
-    if not set(observed) >= model.first_layer or not all(_moved(value) for value in observed.values()):
+    if not set(observed) >= model.first_layer or not all(
+        _moved(value) for value in observed.values()
+    ):
         return None
     steps = config.train.epochs * ceil(len(true) / config.train.batch)
     threat = Threat(tuple(map(len, true)), config.model.embedding, classes)
     seed = derive(root(config.seed), "inversion", upload.client, upload.round)
     options = Inversion(seed, steps=config.audit.inversion_steps)
     try:
-        return invert(model, upload.model, as_gradient(observed, config.train.lr * steps), threat, options)
+        return invert(
+            model, upload.model, as_gradient(observed, config.train.lr * steps), threat, options
+        )
     except DivergedError:
         return None
 
@@ -88,7 +108,9 @@ def _moved(value: Tensor) -> bool:
     return bool(value.isfinite().all()) and bool(value.any())
 
 
-def _scored(found: Recovered | None, true: list[list[str]], names: Sequence[str], table: Tensor) -> Figures | None:
+def _scored(
+    found: Recovered | None, true: list[list[str]], names: Sequence[str], table: Tensor
+) -> Figures | None:
     places = {name: place for place, name in enumerate(names)}
     truth = {places[word] for text in true for word in text if word in places}
     if found is None or not truth:
@@ -96,6 +118,10 @@ def _scored(found: Recovered | None, true: list[list[str]], names: Sequence[str]
     lengths = [len(text) for text in true]
     ids = decode(found.vectors, table)
     guess = torch.unique(torch.cat([row[:n] for row, n in zip(ids, lengths, strict=True)]))
-    figures = {**guesses.words(guess, truth, names), **guesses.texts(true, sentences(ids, lengths, names))}
-    prior = sum(place < len(truth) for place in truth) / len(truth)  # words stand in the order of their frequency
+    figures = {
+        **guesses.words(guess, truth, names),
+        **guesses.texts(true, sentences(ids, lengths, names)),
+    }
+    # words stand in the order of their frequency
+    prior = sum(place < len(truth) for place in truth) / len(truth)
     return {**figures, "recall_at_n": figures["recall"], "prior_recall_at_n": prior}

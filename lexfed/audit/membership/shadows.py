@@ -1,10 +1,12 @@
-"""Shadow models for LiRA: models of one configuration, each trained with some of its clients, each a target once.
+"""Shadow models for LiRA: models of one configuration, each trained with some of its clients, each
+a target once.
 
     for every pair of models, every client tosses a coin: which of the two does it join?
     a client that did not join is asked as all are, and says nothing
 
-So a text is in half of a target's shadows, whatever their number. And in or out is one update more or less in every sum:
-sampling rates and divisors stay as they are, which is what an epsilon for one user added or removed speaks of.
+So a text is in half of a target's shadows, whatever their number. And in or out is one update more
+or less in every sum: sampling rates and divisors stay as they are, which is what an epsilon for one
+user added or removed speaks of.
 """
 
 from collections import deque
@@ -46,14 +48,20 @@ class ShadowStudy:
     delta: float | None
 
     def attack(self, target: int, online: bool) -> Tensor:  # (N,)
-        """LiRA. The target's complement is no shadow of it: it is known by who the target's clients are."""
+        """LiRA. The target's complement is no shadow of it: it is known by who the target's clients
+        are.
+        """
         others = torch.arange(len(self.phi)) // 2 != target // 2
         return lira(self.phi[target], self.phi[others], self.inside[others], online)
 
     def matched(self, target: int, seed: Seed) -> Tensor:  # (N,) bool
         """Which texts count: as many members as others of each class."""
-        members, others = (torch.nonzero(side).squeeze(1) for side in (self.inside[target], ~self.inside[target]))
-        ours, theirs = label_matched(self.labels[members], self.labels[others], derive(seed, "matched", target))
+        members, others = (
+            torch.nonzero(side).squeeze(1) for side in (self.inside[target], ~self.inside[target])
+        )
+        ours, theirs = label_matched(
+            self.labels[members], self.labels[others], derive(seed, "matched", target)
+        )
         counted = torch.zeros_like(self.inside[target])
         counted[torch.cat([members[ours], others[theirs]])] = True
         return counted
@@ -69,7 +77,9 @@ SCORES: Mapping[str, Callable[[ShadowStudy, int], Tensor]] = {
 def check(config: Config) -> None:
     """Refuse what has no model in common, before anything is trained."""
     if not registry.entry(config.model.name).reads_words or not config.entry.has("one model"):
-        raise ConfigError("membership is asked of a model that all share: a bilstm, by fedavg or fedprox")
+        raise ConfigError(
+            "membership is asked of a model that all share: a bilstm, by fedavg or fedprox"
+        )
 
 
 def shadow_study(assembly: Assembly, seed: Seed, runtime: Runtime) -> ShadowStudy:
@@ -79,10 +89,15 @@ def shadow_study(assembly: Assembly, seed: Seed, runtime: Runtime) -> ShadowStud
     task: Task = assembly.parts.task
     reader, model = task.reader, task.model
     texts, test = reader.read(people.seen_text).examples, reader.read(people.common_test).examples
-    labels, truth = (torch.tensor([example.label for example in examples]) for examples in (texts, test))
-    owner = np.repeat(np.arange(len(people)), [people.size(client) for client in range(len(people))])  # (N,)
+    labels, truth = (
+        torch.tensor([example.label for example in examples]) for examples in (texts, test)
+    )
+    owner = np.repeat(
+        np.arange(len(people)), [people.size(client) for client in range(len(people))]
+    )  # (N,)
     coins = _coins(config.audit.shadows + 2, len(people), derive(seed, "coins"))
-    # a client's own noise hides what it sends, not that it sent: there an epsilon does not speak of in or out
+    # a client's own noise hides what it sends, not that it sent: there an epsilon does not speak of
+    # in or out
     promise = assembly.promise if config.privacy.placement == "central" else None
     phi, right, epsilons = [], [], []
     for number, joins in enumerate(coins):
@@ -108,10 +123,14 @@ def _coins(models: int, clients: int, seed: Seed) -> Coins:  # (M, clients)
 
 
 def _last(assembly: Assembly, joins: Coins, seed: Seed, runtime: Runtime) -> ServerState:
-    """The last state of a run with these clients only; the server's start, its noise and all secrets are the run's own."""
+    """The last state of a run with these clients only; the server's start, its noise and all
+    secrets are the run's own.
+    """
     people = replace(assembly.population, secret=derive(seed, "clients"))
     federation = joined(runtime(replace(assembly, population=people)), joins)
-    return deque(assembly.method.server(federation, derive(seed, "server"), ServerState()), maxlen=1).pop()
+    return deque(
+        assembly.method.server(federation, derive(seed, "server"), ServerState()), maxlen=1
+    ).pop()
 
 
 def joined(federation: Federation, joins: Coins) -> Federation:

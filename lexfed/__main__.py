@@ -1,0 +1,5 @@
+"""`python -m lexfed` is `lexfed`."""
+
+from lexfed.cli import main
+
+main()

@@ -1,0 +1,116 @@
+"""Formats have numbers: what an older lexfed wrote is read, what a newer one wrote is refused."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Lexfed
+
+# Runs of lexfed 0.1 (commit 79332b5), two or three rounds each. The hashes are those of the same
+# commit's own resumed runs: lexfed run RUN --resume --set rounds=4
+OLD = ROOT / "tests" / "data" / "format-1"
+ENDS = {
+    "private/artifacts/model.safetensors": "a0c4d3c262af8ef6c8d525b155eccc4bfb32cda4e01e810ab8b0422b2a9f39b5",
+    "agreed/artifacts/vectors.txt": "e8e2d1956ed94891bc14aef0655c374ac3cb21aa49b06081d62ef182c2ff1e9f",
+    "learned/artifacts/model.safetensors": "8cd3d37c6a73ad0bf149a81a1f35b5410a1aad3e102f1779a1da98409a52a32e",
+}  # fmt: skip
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    shutil.copytree(OLD, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ENDS)
+def test_a_run_of_the_first_format_goes_on_to_the_same_bits(
+    file: str, old: Path, lexfed: Lexfed
+) -> None:
+    result = lexfed("run", file.split("/")[0], "--resume", "--set", "rounds=4")
+    assert result.returncode == 0, result.stderr
+    assert hashlib.sha256((old / file).read_bytes()).hexdigest() == ENDS[file]
+
+
+def test_a_resumed_old_run_can_be_resumed_again(old: Path, lexfed: Lexfed) -> None:
+    """Its file keeps the keys it was written with, so its checkpoint is still its own."""
+    for rounds in (3, 4):
+        assert lexfed("run", "private", "--resume", "--set", f"rounds={rounds}").returncode == 0
+
+
+def test_an_old_wire_can_be_audited(old: Path, lexfed: Lexfed) -> None:
+    words = ("audit", "wire", "--truth", "private", "--attack", "labels", "--out", "found")
+    result = lexfed(*words)
+    assert result.returncode == 0, result.stderr
+    rows = json.loads((old / "found/audit.json").read_text())
+    assert [(row["attack"], row["uploads"]) for row in rows] == [("labels", 3)]
+
+
+def test_an_old_language_model_has_a_tokenizer_and_no_word_list(old: Path, lexfed: Lexfed) -> None:
+    result = lexfed("vocab", "inspect", "learned")
+    assert result.returncode == 2
+    assert "holds no vocabulary" in result.stderr
+
+
+def test_an_old_configuration_runs_again(old: Path, lexfed: Lexfed) -> None:
+    """Resolved files hold every key, and are not refused for those that the method does not read."""
+    assert lexfed("run", "agreed/config.toml", "--out", "again", "--set", "rounds=1").returncode == 0
+
+
+@pytest.fixture
+def fresh(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> Path:
+    words = ("--out", "run", "--set", "method=fedevocab", "--record-wire", "wire")
+    assert lexfed("run", tiny, *words).returncode == 0
+    return tmp_path
+
+
+def test_everything_that_is_written_says_its_format(fresh: Path) -> None:
+    numbers = [
+        json.loads((fresh / place / "format.json").read_text())["format"]
+        for place in ("run", "run/checkpoint/clients", "wire")
+    ]
+    manifest = json.loads((fresh / "run/checkpoint/state.json").read_text())
+    assert [*numbers, manifest["format"], manifest["ledger_format"]] == [1] * 5
+    assert (fresh / "run/config.toml").read_text().startswith("format = 1\n")
+
+
+NEWER = {
+    "run": ("run/format.json", ("run", "run", "--resume", "--set", "rounds=5")),
+    "client store": (
+        "run/checkpoint/clients/format.json",
+        ("run", "run", "--resume", "--set", "rounds=5"),
+    ),
+    "checkpoint": ("run/checkpoint/state.json", ("run", "run", "--resume", "--set", "rounds=5")),
+    "wire": ("wire/format.json", ("audit", "wire", "--truth", "run")),
+}
+
+
+@pytest.mark.parametrize("what", NEWER)
+def test_what_a_newer_lexfed_wrote_is_refused_in_one_line(
+    what: str, fresh: Path, lexfed: Lexfed
+) -> None:
+    file, words = NEWER[what]
+    content = json.loads((fresh / file).read_text())
+    (fresh / file).write_text(json.dumps({**content, "format": 99}))
+    result = lexfed(*words)
+    assert result.returncode == 2
+    assert "newer" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_newer_configuration_is_refused_in_one_line(tiny: Path, lexfed: Lexfed) -> None:
+    tiny.write_text("format = 99\n" + tiny.read_text())
+    result = lexfed("run", tiny)
+    assert result.returncode == 2
+    assert "newer" in result.stderr
+
+
+def test_a_newer_ledger_is_refused(fresh: Path, lexfed: Lexfed) -> None:
+    manifest = fresh / "run/checkpoint/state.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "ledger_format": 99}))
+    result = lexfed("run", "run", "--resume", "--set", "rounds=5")
+    assert result.returncode == 2
+    assert "ledger" in result.stderr
