@@ -34,17 +34,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from lexfed.agreement.protocol import VOCABULARY
 from lexfed.core.seeds import root
+from lexfed.corpus.population import Client
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import ServerState
-from lexfed.models.skipgram import INPUT, OUTPUT
+from lexfed.models.skipgram import INPUT, OUTPUT, Text
 from lexfed.runtime.meter import Tally, metered
-from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.word2vec.passes import heldout_pairs
-from lexfed.word2vec.study import word_figures
+from lexfed.word2vec.study import Joining, VectorStudy, word_figures
 
 HERE = Path(__file__).parent
 CONFIG = HERE.parent / "experiments" / "word2vec" / "text8-all.toml"
@@ -58,50 +60,62 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
     return result, time.perf_counter() - wall, time.process_time() - cpu
 
 
-def scores(assembly: Assembly, tables: dict[str, Any]) -> Figures:
-    replica = assembly.method.score.replica  # type: ignore[union-attr]
-    clients = [assembly.population.client(number) for number in range(len(assembly.population))]
-    pairs = [heldout_pairs(replica, client, assembly.config.word2vec) for client in clients]
+def joining(assembly: Assembly, vocabulary: bytes) -> Joining:
+    """The organisations with the list that they agreed on: what they read, and are scored on."""
+    study = assembly.method.study
+    assert isinstance(study, VectorStudy)
+    begun = study.replicas.first(vocabulary)
+    return Joining(study.options, study.population, study.rounds, study.readings, begun)
+
+
+def clients_of(world: Joining) -> list[Client]:
+    return [world.population.client(number) for number in range(len(world.population))]
+
+
+def training_texts(world: Joining) -> list[Text]:
+    begun = world.begun
+    return [world.readings.text(begun, c, "train", c.train) for c in clients_of(world)]
+
+
+def scores(world: Joining, tables: dict[str, Any]) -> Figures:
+    held = (world.readings, world.begun)
+    pairs = [heldout_pairs(*held, client, world.options) for client in clients_of(world)]
     loss = sum(p.loss(tables) for p in pairs) / sum(len(p.centres) for p in pairs)
     return {
         "heldout_loss": loss,
-        "wordsim353": word_figures(replica.vocabulary, tables, analogies=False)["wordsim353"],
+        "wordsim353": word_figures(world.vocabulary, tables, analogies=False)["wordsim353"],
     }
 
 
-def federated(settings: tuple[str, ...] = AS_GOOD) -> tuple[Assembly, Figures]:
+def federated(settings: tuple[str, ...] = AS_GOOD) -> tuple[Joining, Figures]:
     """Agree, untimed; then everything from text to tables, timed."""
     assembly = assemble(config.load(CONFIG, settings))
     with (
         tempfile.TemporaryDirectory() as folder,
-        threads(Site(assembly, Store(Path(folder))), 2) as federation,
+        threads(site_of(assembly, Store(Path(folder))), 2) as federation,
     ):
         server = assembly.method.server(federation, root(0), ServerState())
         agreed, _start = next(server), next(server)
         state, wall, cpu = timed(lambda: list(server)[-1])
-    words = sum(
-        len(text.tokens)
-        for (_, kind), text in assembly.method.score.replica.texts.items()
-        if kind == "train"
-    )  # type: ignore[union-attr]
+    world = joining(assembly, agreed.blobs[VOCABULARY])
+    words = sum(len(text.tokens) for text in training_texts(world))
     tables = {name: table.numpy() for name, table in state.params.items()}
     passes = assembly.config.word2vec.epochs
-    return assembly, {
-        "trainer": "lexfed, 10 nodes, 2 threads", "vocabulary": len(json.loads(agreed.vocabulary)["tokens"]),
-        "text_words": words, "words": words * passes, "wall": wall, "cpu": cpu, **scores(assembly, tables),
+    return world, {
+        "trainer": "lexfed, 10 nodes, 2 threads", "vocabulary": len(world.vocabulary),
+        "text_words": words, "words": words * passes, "wall": wall, "cpu": cpu,
+        **scores(world, tables),
     }  # fmt: skip
 
 
-def corpus_file(assembly: Assembly, folder: Path) -> Path:
+def corpus_file(world: Joining, folder: Path) -> Path:
     """All organisations' training text, only agreed words, pieces in random order: what gensim
     reads.
     """
-    replica = assembly.method.score.replica  # type: ignore[union-attr]
-    tokens = np.array(replica.vocabulary.tokens, dtype=object)
-    texts = [text for (_, kind), text in replica.texts.items() if kind == "train"]
+    tokens = np.array(world.vocabulary.tokens, dtype=object)
     lines = [
         " ".join(tokens[t.tokens[a:b]])
-        for t in texts
+        for t in training_texts(world)
         for a, b in zip(t.starts[:-1], t.starts[1:], strict=True)
     ]
     path = folder / "text8.txt"
@@ -109,7 +123,7 @@ def corpus_file(assembly: Assembly, folder: Path) -> Path:
     return path
 
 
-def gensim(assembly: Assembly, path: Path, workers: int) -> Figures:
+def gensim(world: Joining, path: Path, workers: int) -> Figures:
     from gensim.models import Word2Vec
 
     model = Word2Vec(
@@ -122,7 +136,7 @@ def gensim(assembly: Assembly, path: Path, workers: int) -> Figures:
             corpus_file=str(path), total_words=words, total_examples=model.corpus_count, epochs=1
         )
     )
-    tokens = assembly.method.score.replica.vocabulary.tokens  # type: ignore[union-attr]
+    tokens = world.vocabulary.tokens
     order = np.array([model.wv.key_to_index[token] for token in tokens])
     tables = {
         INPUT: np.ascontiguousarray(model.wv.vectors[order]),
@@ -130,7 +144,7 @@ def gensim(assembly: Assembly, path: Path, workers: int) -> Figures:
     }
     return {
         "trainer": f"gensim, {workers} worker{'s' * (workers > 1)}", "vocabulary": len(tokens), "text_words": words,
-        "words": words, "wall": wall, "cpu": cpu, **scores(assembly, tables),
+        "words": words, "wall": wall, "cpu": cpu, **scores(world, tables),
     }  # fmt: skip
 
 
@@ -171,7 +185,7 @@ def steps() -> list[Figures]:
             programs = {}
             for size, assembly in assemblies.items():
                 tally = Tally()
-                site = Site(assembly, Store(Path(folder) / str(size)))
+                site = site_of(assembly, Store(Path(folder) / str(size)))
                 federation = metered(simulate(site), tally)
                 server = assembly.method.server(federation, root(0), ServerState())
                 next(server), next(server), next(server)

@@ -2,19 +2,21 @@
 
 The way of the data, room by room:
 
-    corpus     text, and who holds it
-    vocabulary how text becomes numbers: word lists, tokenizers, vectors
-    models     what is trained
-    wire       what can be sent: messages, verbs, bytes
-    privacy    clipping, noise, and the ledger of what was released
-    federation asking clients, adding up, the loop of rounds, what a method is
-    learning   what classifiers share: local training, evaluation, private tables
-    language   the same for language models;  word2vec: for word vectors;  agreement: one word list for all
-    layers     what is put around clients: self-audit, minimum text, mishaps, malice
-    methods    the papers, one file each
-    experiment a configuration, and what is built from it
-    runtime    where clients answer: this process, workers, a store for what they keep
-    run        a run directory from beginning to end;  report: for people;  audit: for attackers
+    corpus       text, and who holds it
+    vocabulary   how text becomes numbers: word lists, tokenizers, vectors
+    models       what is trained
+    wire         what can be sent: messages, verbs, bytes
+    privacy      clipping, noise, and the ledger of what was released
+    federation   asking clients, adding up, the loop of rounds, what a method is
+    learning     what classifiers share: local training, evaluation, private tables
+    language     the same for language models; word2vec: for word vectors
+    agreement    one word list for several organisations
+    layers       what is put around clients: self-audit, minimum text, mishaps, malice
+    methods      the papers, one file each
+    experiment   a configuration, and what is built from it
+    runtime      where clients answer: this process, workers, a store for what they keep
+    records      what a run leaves on disk; report: for people; audits: for attackers
+    runs         a run from its beginning to its end
 
 Scripts and notebooks need what follows; own methods and models also what `learning` and
 `federation` hold.

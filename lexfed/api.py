@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lexfed.audit import cells
+from lexfed.audits import cells
 from lexfed.core.errors import ConfigError, LexfedError
 from lexfed.core.importing import look_in
 from lexfed.core.seeds import derive, root
@@ -23,8 +23,9 @@ from lexfed.corpus.text import Corpus
 from lexfed.experiment import config as configuration
 from lexfed.experiment.config import Config
 from lexfed.federation import Entry, Method, ServerState
-from lexfed.run import launch, rundir
-from lexfed.run.rundir import RunDir
+from lexfed.records import rundir
+from lexfed.records.rundir import RunDir
+from lexfed.runs import launch
 from lexfed.runtime.simulation import Site
 from lexfed.runtime.simulation import simulate as in_this_process
 from lexfed.runtime.store import Store

@@ -15,7 +15,7 @@ from lexfed.core.errors import LexfedError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from lexfed.run.rundir import RunDir
+    from lexfed.records.rundir import RunDir
 
 app = typer.Typer(
     name="lexfed",
@@ -127,7 +127,7 @@ def run(
 
         warm_up()
     from lexfed.core.errors import ConfigError
-    from lexfed.run import launch
+    from lexfed.runs import launch
 
     manner = launch.Manner(workers, record_wire, tensorboard)
     if resume:
@@ -149,8 +149,8 @@ def demo(out: DemoOut = None) -> None:
     from lexfed.runtime.forking import warm_up
 
     warm_up()
-    from lexfed.run import launch
-    from lexfed.run.rundir import refuse_existing
+    from lexfed.records.rundir import refuse_existing
+    from lexfed.runs import launch
 
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     refuse_existing(folder)
@@ -218,7 +218,7 @@ def vocab_agree(
     """Agree on a word list without training, and say what each organisation would reveal."""
     from lexfed.experiment.config import load
     from lexfed.report import revealed as report
-    from lexfed.run import agreement_alone as agreeing
+    from lexfed.runs import agreement_alone as agreeing
 
     agreeing.refuse_existing(out)
     setup = load(config, settings or [])
@@ -241,7 +241,7 @@ def vocab_inspect(path: WordList) -> None:
     from rich.text import Text
 
     from lexfed.report.revealed import inspect
-    from lexfed.run import agreement_alone as agreeing
+    from lexfed.runs import agreement_alone as agreeing
 
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in inspect(agreeing.read(path)).items():
@@ -261,9 +261,9 @@ def audit(
     import time
     from functools import partial
 
-    from lexfed.audit import cells as auditing
+    from lexfed.audits import cells as auditing
+    from lexfed.records.rundir import refuse_existing
     from lexfed.report import audit_page as page
-    from lexfed.run.rundir import refuse_existing
 
     console = _console()
     if out is not None:  # before the work, not after it
@@ -286,8 +286,8 @@ def audit(
 @app.command()
 def report(run: RunPath, out: ReportOut = None) -> None:
     """Write a run's page again."""
+    from lexfed.records.rundir import RunDir
     from lexfed.report import page
-    from lexfed.run.rundir import RunDir
 
     _console().print(f"report: {page.write(RunDir(run), out)}", soft_wrap=True, highlight=False)
 
@@ -296,8 +296,8 @@ def report(run: RunPath, out: ReportOut = None) -> None:
 def compare(runs: RunPaths, out: PageOut = None) -> None:
     """Runs side by side: accuracy, bytes, seconds."""
     from lexfed.core.figures import shown
+    from lexfed.records.rundir import RunDir
     from lexfed.report import compare as comparing
-    from lexfed.run.rundir import RunDir
 
     directories = [RunDir(path) for path in runs]
     columns = comparing.known(directories, shown("s"))

@@ -23,11 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexfed.audit.closed_form.attackers import PUBLIC_FILES
-from lexfed.audit.closed_form.front_ends import ATTENTION, EPSILON, Encoder
-from lexfed.audit.closed_form.row_names import pretrained_order
-from lexfed.audit.inversion.dlg import Inversion, threat_of
-from lexfed.audit.inversion.inversion_study import (
+from lexfed.audits.closed_form.attackers import PUBLIC_FILES
+from lexfed.audits.closed_form.front_ends import ATTENTION, EPSILON, Encoder
+from lexfed.audits.closed_form.row_names import pretrained_order
+from lexfed.audits.inversion.dlg import Inversion, threat_of
+from lexfed.audits.inversion.inversion_study import (
     BATCHES,
     Row,
     Target,

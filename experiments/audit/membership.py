@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from lexfed.audit.membership.lira import report
-from lexfed.audit.membership.released import limit, studied
-from lexfed.audit.membership.shadows import SCORES, Study
+from lexfed.audits.membership.lira import report
+from lexfed.audits.membership.released import limit, studied
+from lexfed.audits.membership.shadows import SCORES, ShadowStudy
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import parse
@@ -50,7 +50,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-def figures(study: Study, seed: Seed) -> dict[str, Any]:
+def figures(study: ShadowStudy, seed: Seed) -> dict[str, Any]:
     targets = range(len(study.phi))
     counted = torch.stack([study.matched(target, seed) for target in targets])
     accuracy, right = float(study.accuracy.mean()), study.phi > 0

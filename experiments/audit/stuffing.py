@@ -18,7 +18,7 @@ from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
 from lexfed.experiment.config import Config, parse
 from lexfed.layers.malice import invented
-from lexfed.run import agreement_alone as agreeing
+from lexfed.runs import agreement_alone as agreeing
 
 WORDS = 1000
 RULES: dict[str, dict[str, Any]] = {

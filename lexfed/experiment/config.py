@@ -23,12 +23,12 @@ from lexfed.federation.method import Entry, Nothing
 from lexfed.federation.robust import Aggregation
 from lexfed.federation.sampling import Cohort
 from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.language.heavy_hitters import HeavyHitters
+from lexfed.language.switching import TokenizerForFree
 from lexfed.layers.malice import Malice
 from lexfed.layers.self_audit import SelfAudit
 from lexfed.learning.defences import Defences
 from lexfed.learning.evaluation import Evaluation
-from lexfed.learning.heavy_hitters import HeavyHitters
-from lexfed.learning.switching import TokenizerForFree
 from lexfed.learning.task import Train
 from lexfed.methods.centralised import Centralised
 from lexfed.methods.fedavg import FineTune

@@ -8,7 +8,7 @@
     private federated learning goes on, with tokenizer'
 
 The switch reads the model and public numbers alone, so it costs no privacy: the ledger stays as it
-is. What it does in detail, and its ablations: `learning/switching.py`. `protocol = "continue"` is
+is. What it does in detail, and its ablations: `language/switching.py`. `protocol = "continue"` is
 Algorithm 1 and Figure 4; "from_scratch" is Table 2, at the end of this file.
 
 Differs from the paper: pieces that occur twice in a token count twice, tokens are encoded by their
@@ -36,18 +36,18 @@ from lexfed.federation import (
     once,
     request,
 )
-from lexfed.learning.heavy_hitters import handlers
-from lexfed.learning.language_parts import LANGUAGE_MODEL, LanguageParts
-from lexfed.learning.language_study import SWITCH, LanguageStudy
-from lexfed.learning.language_task import (
+from lexfed.language.heavy_hitters import handlers
+from lexfed.language.language_parts import LANGUAGE_MODEL, LanguageParts
+from lexfed.language.language_study import SWITCH, LanguageStudy
+from lexfed.language.language_task import (
     TOKENIZER,
     language_evaluator,
     language_update,
     with_tokenizer,
 )
+from lexfed.language.switching import TokenizerForFree, new_tokenizer, switched
+from lexfed.language.tokenizer_source import source
 from lexfed.learning.private_table import KEEPS_NOTHING
-from lexfed.learning.switching import TokenizerForFree, new_tokenizer, switched
-from lexfed.learning.tokenizer_source import source
 from lexfed.learning.training import updater
 from lexfed.learning.verbs import EVALUATE_LANGUAGE, TRAIN
 from lexfed.privacy.mechanism import Mechanism

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lexfed.audit.closed_form.attackers import THREATS
+from lexfed.audits.closed_form.attackers import THREATS
 from lexfed.core.files import write_atomically
 from lexfed.report.page import STYLE, table
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from lexfed.core.figures import LABELS, human, shown
 from lexfed.core.files import write_atomically
+from lexfed.records.rundir import RunDir
 from lexfed.report.page import STYLE, svg
-from lexfed.run.rundir import RunDir
 
 COLUMNS = shown("c")
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from lexfed.core.figures import LABELS, human, shown
 from lexfed.core.files import write_atomically
-from lexfed.run.rundir import Record, RunDir
+from lexfed.records.rundir import Record, RunDir
 
 BLUE, ORANGE, GREY = "#2563eb", "#d97706", "#6b7280"
 

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 
 from lexfed.core.figures import human, size
-from lexfed.run.rundir import Record
+from lexfed.records.rundir import Record
 
 SHOWN = {"global_accuracy": "accuracy", "heldout_loss": "held-out", "word_perplexity": "perplexity"}
 

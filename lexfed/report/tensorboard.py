@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lexfed.core.errors import ConfigError
-from lexfed.run.rundir import Record
+from lexfed.records.rundir import Record
 
 
 def require() -> None:

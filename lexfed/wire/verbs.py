@@ -246,8 +246,6 @@ def _bounded(request: Message, reply: Message) -> bool:
     for name, value in reply.arrays.items():
         if name.startswith("delta/") and "#" not in name and value.is_floating_point():
             square += float(value.double().square().sum())
-        elif name != "unclipped" or value.dtype not in FLOATS or value.ndim != 0:
-            return False
-        elif abs(float(value)) != 0.5:
+        elif name != "unclipped" or value.dtype not in FLOATS or value.ndim != 0 or abs(float(value)) != 0.5:
             return False
     return square <= float(request.meta.get("limit", 1e30)) ** 2  # no number is not below anything

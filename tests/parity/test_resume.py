@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from lexfed.audit.transcript import transcript
+from lexfed.audits.transcript import transcript
 from lexfed.experiment.assembly import assemble
-from lexfed.run.rundir import RunDir
+from lexfed.records.rundir import RunDir
 from lexfed.wire import decode, size
 from tests.conftest import Lexfed, lexfed_process
 from tests.parity.test_workers import figures

@@ -12,7 +12,16 @@ from dp_accounting import pld, rdp
 
 from lexfed.core.errors import PrivacyError
 from lexfed.core.seeds import derive, root
-from lexfed.privacy.accounting import Gaussian, Ledger, Release, SampledGaussian, charge, epsilon, from_json, to_json
+from lexfed.privacy.accounting import (
+    Gaussian,
+    Ledger,
+    Release,
+    SampledGaussian,
+    charge,
+    epsilon,
+    from_json,
+    to_json,
+)
 from lexfed.privacy.set_union import Pass, charged, passes, release, threshold
 
 

@@ -34,9 +34,9 @@ from lexfed.federation import (
     plain,
 )
 from lexfed.privacy.accounting import epsilon
-from lexfed.run import agreement_alone as agreeing
-from lexfed.run import checkpoint
-from lexfed.run.checkpoint import Checkpoint
+from lexfed.records import checkpoint
+from lexfed.records.checkpoint import Checkpoint
+from lexfed.runs import agreement_alone as agreeing
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb, check, check_outgoing, decode, encode
 from tests.conftest import Lexfed, needs_data

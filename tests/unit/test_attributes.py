@@ -15,15 +15,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed.audit.attributes import inference as attributes
-from lexfed.audit.attributes.inference import RIDGES, age_bands, auc_shares, features, figures, infer
-from lexfed.audit.score import Cell
+from lexfed.audits.attributes import inference as attributes
+from lexfed.audits.attributes.inference import (
+    RIDGES,
+    age_bands,
+    auc_shares,
+    features,
+    figures,
+    infer,
+)
+from lexfed.audits.score import Cell
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.loading import Columns
-from lexfed.learning.language_task import LanguageTask
+from lexfed.language.language_task import LanguageTask
 from lexfed.learning.task import Local, Train
 from lexfed.metrics.leakage import auc
 from lexfed.models import language_model as language

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from lexfed.audit.closed_form.attackers import PUBLIC_FILES, moved_outputs, moved_words, spectrum
-from lexfed.audit.closed_form.front_ends import Encoder, Words
-from lexfed.audit.closed_form.row_names import by_frequency, row_names
-from lexfed.audit.scene import act
-from lexfed.audit.score import membership
-from lexfed.audit.uploads import Upload
+from lexfed.audits.closed_form.attackers import PUBLIC_FILES, moved_outputs, moved_words, spectrum
+from lexfed.audits.closed_form.front_ends import Encoder, Words
+from lexfed.audits.closed_form.row_names import by_frequency, row_names
+from lexfed.audits.scene import act
+from lexfed.audits.score import membership
+from lexfed.audits.uploads import Upload
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
@@ -171,7 +171,7 @@ def test_a_thousandth_takes_ten_thousand_others() -> None:
 
 
 def test_words_front_end_reads_as_far_as_clients_do() -> None:
-    from lexfed.audit.closed_form.attackers import Public
+    from lexfed.audits.closed_form.attackers import Public
 
     front = Words(Public(("good", "film", "!")), torch.eye(3), limit=3)
     assert front.ids("Good unknown film !") == [0, 1]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lexfed.audit.score import KEYS
-from lexfed.audit.transcript import transcript
-from lexfed.audit.uploads import uploads
+from lexfed.audits.score import KEYS
+from lexfed.audits.transcript import transcript
+from lexfed.audits.uploads import uploads
 from lexfed.learning.verbs import EVALUATE, TRAIN
 from tests.conftest import ROOT, Lexfed
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from lexfed.audit.one_run import OneRun, audit, canary, score
+from lexfed.audits.one_run import OneRun, audit, canary, score
 from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.federation import Federation, Requests, ServerState, plain
 from lexfed.federation.sampling import Everyone

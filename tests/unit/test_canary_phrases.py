@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from lexfed.audit import cells as auditing
-from lexfed.audit.closed_form.exposure import exposure
-from lexfed.audit.closed_form.phrases import DIGITS, drawn, phrases, planted, slots
+from lexfed.audits import cells as auditing
+from lexfed.audits.closed_form.exposure import exposure
+from lexfed.audits.closed_form.phrases import DIGITS, drawn, phrases, planted, slots
 from lexfed.core.seeds import root
 from lexfed.experiment import config as configuration
 from lexfed.report.revealed import Revealed
-from lexfed.run import agreement_alone as agreeing
+from lexfed.runs import agreement_alone as agreeing
 from tests.conftest import ROOT, Lexfed, hand_made
 from tests.unit.test_auditing import QUICK, SMALL, audited, one, words
 

@@ -8,8 +8,8 @@ from lexfed.agreement import word_list
 from lexfed.core.errors import CheckpointError
 from lexfed.federation import ServerState
 from lexfed.privacy.accounting import Gaussian, Release, SampledGaussian
-from lexfed.run import checkpoint
-from lexfed.run.checkpoint import Checkpoint
+from lexfed.records import checkpoint
+from lexfed.records.checkpoint import Checkpoint
 from lexfed.vocabulary.learned import Learned
 from lexfed.vocabulary.word import Vocabulary
 

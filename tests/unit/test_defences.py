@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed.audit.transcript import transcript
+from lexfed.audits.transcript import transcript
 from lexfed.core.errors import ConfigError, PrivacyError
 from lexfed.core.params import Params
 from lexfed.core.seeds import derive, numpy_generator, root, torch_generator
@@ -38,7 +38,7 @@ from lexfed.models.bilstm import FIRST_LAYER, INPUTS, BiLSTMClassifier
 from lexfed.models.model import TABLE, Example, ModelOptions, collate, dropout
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
-from lexfed.run.rundir import RunDir
+from lexfed.records.rundir import RunDir
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import BertConfig
 
-from lexfed.audit.inversion.dlg import (
+from lexfed.audits.inversion.dlg import (
     ENOUGH,
     Inversion,
     Threat,
@@ -27,8 +27,8 @@ from lexfed.audit.inversion.dlg import (
     sentences,
     threat_of,
 )
-from lexfed.audit.inversion.inversion_study import target_of
-from lexfed.audit.inversion.lstm_gradient import lstm_gradients
+from lexfed.audits.inversion.inversion_study import target_of
+from lexfed.audits.inversion.lstm_gradient import lstm_gradients
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import derive, root, torch_generator

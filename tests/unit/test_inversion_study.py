@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lexfed.audit.guesses import texts
-from lexfed.audit.inversion.dlg import Inversion
-from lexfed.audit.inversion.inversion_study import (
+from lexfed.audits.guesses import texts
+from lexfed.audits.inversion.dlg import Inversion
+from lexfed.audits.inversion.inversion_study import (
     Row,
     Target,
     cases,

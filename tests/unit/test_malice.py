@@ -38,7 +38,7 @@ from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.layers.malice import Malice, corrupted, invented, malice, malicious
 from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.run import agreement_alone as agreeing
+from lexfed.runs import agreement_alone as agreeing
 from lexfed.vocabulary.word import words
 from lexfed.wire import ClientId, Message, Verb, pack, read, unpack
 from tests.conftest import Lexfed, hand_made

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexfed.audit.membership.lira import (
+from lexfed.audits.membership.lira import (
     MANY,
     Membership,
     confidence,
@@ -22,7 +22,7 @@ from lexfed.audit.membership.lira import (
     losses,
     report,
 )
-from lexfed.audit.membership.shadows import ShadowStudy
+from lexfed.audits.membership.shadows import ShadowStudy
 from lexfed.core.errors import DataError, PrivacyError
 from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.metrics.leakage import auc, tpr_at

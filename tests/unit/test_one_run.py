@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from lexfed.audit.one_run import (
+from lexfed.audits.one_run import (
     OneRun,
     audit,
     canary,

@@ -8,7 +8,7 @@ import torch
 
 from lexfed.core.params import Params
 from lexfed.federation.server_optimizer import ServerOptimizer, Slots, released
-from lexfed.run import checkpoint
+from lexfed.records import checkpoint
 from lexfed.wire import read
 from tests.conftest import ROOT, Lexfed
 

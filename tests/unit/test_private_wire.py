@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lexfed.audit.transcript import Recorded, transcript
+from lexfed.audits.transcript import Recorded, transcript
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.learning.verbs import TRAIN

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lexfed.audit.transcript import transcript
+from lexfed.audits.transcript import transcript
 from lexfed.core.errors import CheckpointError, DataError
 from lexfed.learning.verbs import EVALUATE, TRAIN
-from lexfed.run import checkpoint
+from lexfed.records import checkpoint
 from lexfed.wire import size
 from tests.conftest import Lexfed
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lexfed.audit.transcript import transcript
+from lexfed.audits.transcript import transcript
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED, Params
 from lexfed.core.seeds import Seed, numpy_generator, root, torch_generator
@@ -52,7 +52,7 @@ from lexfed.models.bilstm import INPUTS, BiLSTMClassifier
 from lexfed.models.model import TABLE, ModelOptions
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
-from lexfed.run.rundir import RunDir
+from lexfed.records.rundir import RunDir
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader, initial_rows
 from lexfed.vocabulary.vectors import PublicTable

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from lexfed.audit.membership.lira import dp_limit, loss_threshold, losses
-from lexfed.audit.membership.released import limit, studied
-from lexfed.audit.membership.shadows import SCORES, ShadowStudy, joined
+from lexfed.audits.membership.lira import dp_limit, loss_threshold, losses
+from lexfed.audits.membership.released import limit, studied
+from lexfed.audits.membership.shadows import SCORES, ShadowStudy, joined
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import root
 from lexfed.experiment.assembly import assemble

@@ -15,12 +15,12 @@ from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import Federation, Requests, ServerState
-from lexfed.learning.language_task import TOKENIZER, LanguageTask, tokenizer_of
-from lexfed.learning.switching import TokenizerForFree, switched
+from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
+from lexfed.language.switching import TokenizerForFree, switched
 from lexfed.learning.task import Local
 from lexfed.models import language_model as language
 from lexfed.models.language_model import TOKEN_ROWS, score
-from lexfed.run.checkpoint import load
+from lexfed.records.checkpoint import load
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.vocabulary import learned, remap

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, DistilBertConfig
 
-from lexfed.audit.transcript import transcript
+from lexfed.audits.transcript import transcript
 from lexfed.core.params import count
 from lexfed.core.seeds import root
 from lexfed.learning.verbs import EVALUATE, TRAIN

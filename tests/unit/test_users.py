@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lexfed.audit.attributes.users import BIAS, WHOLE, classes_of
-from lexfed.audit.scene import listened
-from lexfed.audit.transcript import Recorded
+from lexfed.audits.attributes.users import BIAS, WHOLE, classes_of
+from lexfed.audits.scene import listened
+from lexfed.audits.transcript import Recorded
 from lexfed.core.seeds import root
 from lexfed.corpus.population import Population
 from lexfed.experiment import config as configuration

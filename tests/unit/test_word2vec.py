@@ -19,8 +19,8 @@ from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import ClientState, Federation, Replies, Requests, ServerState, Sum, plain
 from lexfed.models.skipgram import INPUT, OUTPUT, unigrams
 from lexfed.privacy.mechanism import Asked
-from lexfed.run import session
-from lexfed.run.checkpoint import load as load_checkpoint
+from lexfed.records.checkpoint import load as load_checkpoint
+from lexfed.runs import session
 from lexfed.runtime.simulation import Site, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads

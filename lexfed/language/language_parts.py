@@ -11,10 +11,10 @@ from lexfed.federation import Rounds, Study
 from lexfed.federation.method import Entry, Kind
 from lexfed.federation.sampling import build as sampler_of
 from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.language.heavy_hitters import HeavyHitters
+from lexfed.language.language_task import LanguageTask
 from lexfed.learning.classifying import Noisy, privacy
 from lexfed.learning.evaluation import Evaluation
-from lexfed.learning.heavy_hitters import HeavyHitters
-from lexfed.learning.language_task import LanguageTask
 from lexfed.learning.parts import loop
 from lexfed.models import language_model
 from lexfed.models.language_model import LanguageModelOptions

@@ -24,7 +24,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lexfed.audit.inversion.lstm_gradient import lstm_gradients
+from lexfed.audits.inversion.lstm_gradient import lstm_gradients
 from lexfed.core.errors import ConfigError, DataError, DivergedError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator

@@ -13,8 +13,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lexfed.audit.guesses import texts, words
-from lexfed.audit.inversion.dlg import (
+from lexfed.audits.guesses import texts, words
+from lexfed.audits.inversion.dlg import (
     Inversion,
     Recovered,
     decode,

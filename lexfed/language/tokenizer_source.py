@@ -7,7 +7,7 @@ from lexfed.core.errors import DataError, nearest
 from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Population
 from lexfed.federation import Federation, ServerState
-from lexfed.learning.heavy_hitters import HeavyHitters, found_words
+from lexfed.language.heavy_hitters import HeavyHitters, found_words
 from lexfed.vocabulary.learned import (
     Learned,
     TokenizerOptions,

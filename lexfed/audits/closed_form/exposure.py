@@ -16,14 +16,14 @@ from math import log2
 import torch
 from torch import Tensor
 
-from lexfed.audit.closed_form import attackers
-from lexfed.audit.closed_form import phrases as canaries
-from lexfed.audit.closed_form.attackers import PUBLIC_FILES, Attacker
-from lexfed.audit.closed_form.attacks import adaptive, true_words
-from lexfed.audit.closed_form.front_ends import FrontEnd
-from lexfed.audit.closed_form.row_names import row_names, without
-from lexfed.audit.scene import Figures, Findings, Scene, timed
-from lexfed.audit.uploads import Upload
+from lexfed.audits.closed_form import attackers
+from lexfed.audits.closed_form import phrases as canaries
+from lexfed.audits.closed_form.attackers import PUBLIC_FILES, Attacker
+from lexfed.audits.closed_form.attacks import adaptive, true_words
+from lexfed.audits.closed_form.front_ends import FrontEnd
+from lexfed.audits.closed_form.row_names import row_names, without
+from lexfed.audits.scene import Figures, Findings, Scene, timed
+from lexfed.audits.uploads import Upload
 from lexfed.core.seeds import derive, root
 from lexfed.metrics import leakage
 

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexfed.audit import guesses
-from lexfed.audit.closed_form.attackers import ANOTHER_TABLE, LENGTHS
-from lexfed.audit.inversion.dlg import (
+from lexfed.audits import guesses
+from lexfed.audits.closed_form.attackers import ANOTHER_TABLE, LENGTHS
+from lexfed.audits.inversion.dlg import (
     Inversion,
     Recovered,
     Threat,
@@ -29,8 +29,8 @@ from lexfed.audit.inversion.dlg import (
     other_table,
     sentences,
 )
-from lexfed.audit.scene import Figures, Findings, Scene, timed
-from lexfed.audit.uploads import Upload
+from lexfed.audits.scene import Figures, Findings, Scene, timed
+from lexfed.audits.uploads import Upload
 from lexfed.core.errors import DivergedError
 from lexfed.core.seeds import derive, root
 from lexfed.corpus.population import Client

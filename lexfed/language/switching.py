@@ -20,7 +20,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import ServerState
-from lexfed.learning.language_task import TOKENIZER, LanguageTask, tokenizer_of
+from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
 from lexfed.learning.task import Local
 from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
 from lexfed.vocabulary import remap

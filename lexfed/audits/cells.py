@@ -8,15 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from lexfed.audit import word_lists as agreement
-from lexfed.audit.attributes import users
-from lexfed.audit.closed_form import attacks as closed_form
-from lexfed.audit.closed_form import exposure
-from lexfed.audit.inversion import on_uploads as inversion
-from lexfed.audit.membership import released, shadows
-from lexfed.audit.scene import Attack, Findings, Scene, act, seen
-from lexfed.audit.score import Cell
-from lexfed.audit.transcript import transcript
+from lexfed.audits import word_lists as agreement
+from lexfed.audits.attributes import users
+from lexfed.audits.closed_form import attacks as closed_form
+from lexfed.audits.closed_form import exposure
+from lexfed.audits.inversion import on_uploads as inversion
+from lexfed.audits.membership import released, shadows
+from lexfed.audits.scene import Attack, Findings, Scene, act, seen
+from lexfed.audits.score import Cell
+from lexfed.audits.transcript import transcript
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.files import write_atomically
 from lexfed.experiment import audit_options

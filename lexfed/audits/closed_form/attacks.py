@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexfed.audit import score
-from lexfed.audit.closed_form import attackers
-from lexfed.audit.closed_form.attackers import EVERY_ROUND, PUBLIC_FILES, Attacker, Public
-from lexfed.audit.closed_form.front_ends import FrontEnd
-from lexfed.audit.closed_form.row_names import row_names, without
-from lexfed.audit.scene import Figures, Findings, Scene, timed
-from lexfed.audit.uploads import Upload
+from lexfed.audits import score
+from lexfed.audits.closed_form import attackers
+from lexfed.audits.closed_form.attackers import EVERY_ROUND, PUBLIC_FILES, Attacker, Public
+from lexfed.audits.closed_form.front_ends import FrontEnd
+from lexfed.audits.closed_form.row_names import row_names, without
+from lexfed.audits.scene import Figures, Findings, Scene, timed
+from lexfed.audits.uploads import Upload
 from lexfed.core.seeds import derive, numpy_generator, root, torch_generator
 from lexfed.corpus.population import Client
 from lexfed.experiment.config import Config

@@ -22,9 +22,10 @@ from lexfed.federation import Federation, ServerState, Study, robust
 from lexfed.federation.robust import rule_of
 from lexfed.federation.server_optimizer import released
 from lexfed.privacy.accounting import to_json
-from lexfed.run import checkpoint, summary
-from lexfed.run.checkpoint import Checkpoint
-from lexfed.run.rundir import Record, RunDir
+from lexfed.records import checkpoint
+from lexfed.records.checkpoint import Checkpoint
+from lexfed.records.rundir import Record, RunDir
+from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded
 from lexfed.runtime.simulation import simulate, site_of

@@ -21,9 +21,9 @@ import pyarrow as pa
 from lexfed.agreement import word_list
 from lexfed.agreement.proposals import DISCLOSE, PROPOSE, SPELL, hashes, listed, rows, spelling
 from lexfed.agreement.protocol import VOCABULARY, Agreement, handlers
-from lexfed.audit.closed_form.attackers import PUBLIC_FILES
-from lexfed.audit.scene import Figures, Findings, Scene, timed
-from lexfed.audit.transcript import Recorded
+from lexfed.audits.closed_form.attackers import PUBLIC_FILES
+from lexfed.audits.scene import Figures, Findings, Scene, timed
+from lexfed.audits.transcript import Recorded
 from lexfed.corpus.text import Corpus
 from lexfed.federation import ClientState
 from lexfed.vocabulary import scan

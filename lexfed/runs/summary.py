@@ -11,7 +11,7 @@ from lexfed.experiment.assembly import Assembly
 from lexfed.federation import ServerState
 from lexfed.learning.holding_back import held_back
 from lexfed.privacy.accounting import to_json
-from lexfed.run.rundir import Record, RunDir
+from lexfed.records.rundir import Record, RunDir
 from lexfed.runtime.store import Store
 
 Figures = dict[str, Any]

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from lexfed.agreement import word_list as agreed
 from lexfed.agreement.protocol import VOCABULARY
-from lexfed.audit.uploads import Upload
+from lexfed.audits.uploads import Upload
 from lexfed.corpus.catalogue import load
 from lexfed.corpus.text import Corpus
 from lexfed.experiment.assembly import Assembly
-from lexfed.learning.language_task import TOKENIZER
+from lexfed.language.language_task import TOKENIZER
 from lexfed.vocabulary import learned
 from lexfed.vocabulary import tokenizer as trained
 from lexfed.vocabulary.learned import TokenizerOptions

@@ -16,9 +16,9 @@ from lexfed.corpus import population
 from lexfed.experiment.assembly import simulated
 from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Method, ServerState, Steps, once, tapped
+from lexfed.records import checkpoint
+from lexfed.records.rundir import RunDir
 from lexfed.report.revealed import Revealed, reveal
-from lexfed.run import checkpoint
-from lexfed.run.rundir import RunDir
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.vocabulary import scan

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lexfed.audit.membership.lira import confidence, label_matched, lira, loss_threshold, losses
+from lexfed.audits.membership.lira import confidence, label_matched, lira, loss_threshold, losses
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, numpy_generator

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lexfed.audit.closed_form import front_ends
-from lexfed.audit.closed_form import phrases as canaries
-from lexfed.audit.closed_form.attackers import Public
-from lexfed.audit.closed_form.front_ends import FrontEnd
-from lexfed.audit.score import Cell
-from lexfed.audit.transcript import Recorded
-from lexfed.audit.uploads import Upload, uploads
+from lexfed.audits.closed_form import front_ends
+from lexfed.audits.closed_form import phrases as canaries
+from lexfed.audits.closed_form.attackers import Public
+from lexfed.audits.closed_form.front_ends import FrontEnd
+from lexfed.audits.score import Cell
+from lexfed.audits.transcript import Recorded
+from lexfed.audits.uploads import Upload, uploads
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import derive, root
 from lexfed.corpus.population import Client, Population

@@ -15,8 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from lexfed.audit.closed_form.attackers import Attacker, Public
-from lexfed.audit.closed_form.row_names import pretrained_order
+from lexfed.audits.closed_form.attackers import Attacker, Public
+from lexfed.audits.closed_form.row_names import pretrained_order
 from lexfed.core.params import Params
 from lexfed.experiment.assembly import Assembly
 from lexfed.experiment.config import Config

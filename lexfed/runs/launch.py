@@ -13,12 +13,12 @@ from lexfed.core.errors import CheckpointError, ConfigError
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
+from lexfed.records import checkpoint, rundir
+from lexfed.records.checkpoint import Checkpoint
+from lexfed.records.rundir import Record, RunDir
 from lexfed.report import page, progress
 from lexfed.report import tensorboard as events
-from lexfed.run import checkpoint, rundir
-from lexfed.run.checkpoint import Checkpoint
-from lexfed.run.rundir import Record, RunDir
-from lexfed.run.session import Run, execute
+from lexfed.runs.session import Run, execute
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 

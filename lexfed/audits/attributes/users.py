@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexfed.audit.attributes.inference import age_bands, features, figures, infer
-from lexfed.audit.closed_form.attackers import BIASES
-from lexfed.audit.scene import Findings, Scene
+from lexfed.audits.attributes.inference import age_bands, features, figures, infer
+from lexfed.audits.closed_form.attackers import BIASES
+from lexfed.audits.scene import Findings, Scene
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, numpy_generator, root

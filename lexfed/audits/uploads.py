@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from lexfed.agreement.protocol import VOCABULARY
-from lexfed.audit.transcript import Recorded
+from lexfed.audits.transcript import Recorded
 from lexfed.core.params import Params, Rows
 from lexfed.wire import ClientId, Message, below, unpack
 

@@ -21,7 +21,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lexfed.audit.uploads import Upload
+from lexfed.audits.uploads import Upload
 from lexfed.metrics import leakage
 from lexfed.metrics.leakage import Spectrum
 from lexfed.vocabulary.rotation import aligned

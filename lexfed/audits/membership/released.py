@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from lexfed.audit import score
-from lexfed.audit.membership.lira import dp_limit
-from lexfed.audit.membership.shadows import SCORES, ShadowStudy, shadow_study
-from lexfed.audit.scene import Figures, Findings, timed
-from lexfed.audit.score import Cell
+from lexfed.audits import score
+from lexfed.audits.membership.lira import dp_limit
+from lexfed.audits.membership.shadows import SCORES, ShadowStudy, shadow_study
+from lexfed.audits.scene import Figures, Findings, timed
+from lexfed.audits.score import Cell
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.experiment.assembly import Assembly
 from lexfed.runtime.simulation import simulate, site_of

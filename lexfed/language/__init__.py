@@ -1,0 +1,1 @@
+"""What language models of users share: reading, training, scoring, and switching the tokenizer."""
