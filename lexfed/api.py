@@ -22,6 +22,7 @@ from lexfed.corpus.population import Data, Population
 from lexfed.corpus.text import Corpus
 from lexfed.experiment import config as configuration
 from lexfed.experiment.config import Config
+from lexfed.experiment.registry import METHODS
 from lexfed.federation import Entry, Method, ServerState
 from lexfed.records import rundir
 from lexfed.records.rundir import RunDir
@@ -140,7 +141,8 @@ def _named(entry: Entry) -> str:
     for name in (entry.build.__module__, "__main__"):
         for attribute, value in vars(sys.modules.get(name, object)).items():
             if value is entry:
-                return f"{name}:{attribute}"
+                place = f"{name}:{attribute}"
+                return next((ours for ours, home in METHODS.items() if home == place), place)
     raise ConfigError(
         f"method '{entry.name}' must be a variable of a module, such as METHOD, so that others "
         "can import it"

@@ -221,7 +221,7 @@ def vocab_agree(
     from lexfed.runs import agreement_alone as agreeing
 
     agreeing.refuse_existing(out)
-    setup = load(config, settings or [])
+    setup = load(config, settings or [], method="federated_word2vec")
     outcome = agreeing.run(setup, agreeing.read(extend) if extend else None)
     if out is not None:
         agreeing.write(out, outcome.vocabulary)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from threading import get_ident
 
 OWNER_ONLY = 0o600
 
@@ -13,7 +14,7 @@ def write_atomically(
     """Write beside the target, then rename over it. The rename is the one moment at which the file
     changes.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     with os.fdopen(descriptor, "wb") as file:
         for chunk in (data,) if isinstance(data, bytes) else data:

@@ -99,15 +99,31 @@ class Config:
         return self.own if is_own(self.method) else getattr(self, self.entry.name, Nothing())
 
 
-def load(path: Path, settings: Sequence[str] = ()) -> Config:
-    """Read a TOML file, then apply `key=value` settings over it."""
+def load(path: Path, settings: Sequence[str] = (), method: str | None = None) -> Config:
+    """Read a TOML file, then apply `key=value` settings over it.
+
+    With a `method`, as if the file were one for that method.
+    """
     if not path.is_file():
         raise ConfigError(f"there is no file {path}")
     look_in(path.parent)  # a method of one's own may lie beside the configuration
     try:
-        return loads(path.read_text(encoding="utf-8"), settings)
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse(table if method is None else _for_method(table, method), settings)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def _for_method(table: dict[str, Any], method: str) -> dict[str, Any]:
+    """Only what is read for it: the file may be another method's."""
+    entry = registry.method(method)
+    kept: dict[str, Any] = {"method": method}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            kept[name] = {k: v for k, v in value.items() if reads.of_kind(entry, f"{name}.{k}")}
+        elif name != "method":
+            kept[name] = value
+    return {name: value for name, value in kept.items() if value != {}}
 
 
 def loads(text: str, settings: Sequence[str] = ()) -> Config:
@@ -122,11 +138,25 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
     formats.check(table.pop("format", None), formats.CONFIGURATION, "the configuration")
     resolved = reads.is_resolved(table)
     written = {} if resolved else toml.copied(table)
+    files = table.get("method")
     for setting in settings:
         toml.apply(table, setting)
-    config = _read(table)
-    reads.check(config.entry, written, [setting.partition("=")[0].strip() for setting in settings])
-    return config
+    if table.get("method") != files:
+        _leave_own_table(table, files)
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    reads.check(_entry(table), written, keys)
+    return _read(table)
+
+
+def _leave_own_table(table: dict[str, Any], method: Any) -> None:
+    """Of a file for a method of the user's own, with another method in its place: checked, unused."""
+    if isinstance(method, str) and is_own(method):
+        entry = registry.method(method)
+        toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
+
+
+def _entry(table: Mapping[str, Any]) -> Entry:
+    return registry.method(toml.word(table.get("method", Config.method), "method"))
 
 
 def changed(config: Config, settings: Sequence[str]) -> Config:
@@ -141,7 +171,7 @@ def changed(config: Config, settings: Sequence[str]) -> Config:
 
 
 def _read(table: dict[str, Any]) -> Config:
-    entry = registry.method(toml.word(table.get("method", Config.method), "method"))
+    entry = _entry(table)
     if not is_own(table.get("method", "")):
         return toml.read(Config, table, "", hidden=("own",))
     if entry.name in Config.__dataclass_fields__:

@@ -123,7 +123,7 @@ def organisation(
 
     def train(message: Message, client: Client, before: ClientState) -> Answer:
         last = options.mode == "fedavg" or int(message.meta["ask"]) == options.steps - 1
-        state = replicas.forward(before, message, keep=last)
+        state = replicas.forward(before, message, client.id, keep=last)
         if state is None:  # it missed a step of this round, and can't follow the others
             return None, before
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
@@ -135,7 +135,7 @@ def organisation(
     def evaluate(message: Message, client: Client, before: ClientState) -> Answer:
         began = VOCABULARY in message.blobs
         state = replicas.first(message.blobs[VOCABULARY]) if began else before
-        now = replicas.forward(state, message, keep=False)
+        now = replicas.forward(state, message, client.id, keep=False)
         if now is None:  # it lacks more than these rows
             return Message(meta={"version": version_of(state)}), before
         pairs = heldout_pairs(readings, now, client, options)

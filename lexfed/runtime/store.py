@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 
 from lexfed.core import formats
 from lexfed.core.errors import CheckpointError, WireError
@@ -17,6 +17,9 @@ from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.core.params import Params
 from lexfed.federation import ClientState
 from lexfed.wire import ClientId, Message, chunks, decode, encode, read
+
+HELD = "held"  # in a client's file: there is another one, with what it holds
+KNOWN = 3  # files of which the content is remembered
 
 Clock = tuple[int, int]  # the server's step, and the number of the ask within it
 
@@ -43,7 +46,7 @@ class Store:
         path = self._path(client, max(versions))
         try:
             kept = decode(path.read_bytes())
-            held = self.shared.load(_held(path))
+            held = self.shared.load(_held(path)) if HELD in kept.meta else {}
         except (WireError, OSError) as error:
             raise CheckpointError(
                 f"{path} is damaged: start the run again, or restore it from a copy"
@@ -54,13 +57,14 @@ class Store:
         if not state.params and not state.blobs and not state.held:
             return
         path = self._path(client, clock)
-        if not self.root.exists():
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (self.root / formats.FILE).exists():
+            self.root.chmod(0o700)
             formats.mark(self.root, "client store", formats.CLIENT_STORE)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
         if state.held:  # first: a state without what it holds would be half of one
             self.shared.save(_held(path), state.held)
-        write_atomically(path, encode(Message(state.params, blobs=state.blobs)), OWNER_ONLY)
+        kept = Message(state.params, {HELD: 1} if state.held else {}, state.blobs)
+        write_atomically(path, encode(kept), OWNER_ONLY)
         before = [version for version in self._versions(client) if version[0] < clock[0]]
         for version in self._versions(client):
             if version != clock and version != max(before, default=None):
@@ -89,48 +93,50 @@ def _held(path: Path) -> Path:
     return path.with_name(f"held-{path.name}")
 
 
+File = tuple[int, int, int]  # device, inode, and when it was written: inodes are used again
+
+
 @dataclass
 class Shared:
-    """Files of what clients hold: one for all who hold the same object, one object for all links to
-    a file.
-    """
+    """One file for all who hold the same object, one object for all links to a file."""
 
     lock: Lock = field(default_factory=Lock)
-    # by device and inode
-    files: dict[tuple[int, int], tuple[Params, Path]] = field(default_factory=dict)
+    files: dict[File, tuple[Params, Path]] = field(default_factory=dict)
 
     def load(self, path: Path) -> Params:
         """Mapped into memory: nothing is read that is not used."""
-        if not path.exists():
-            return {}
         with self.lock:
-            known = self.files.get(_inode(path))
+            known = self.files.get(_file(path))
             held = known[0] if known is not None else read(path).arrays
             self._remember(held, path)
             return held
 
     def save(self, path: Path, held: Params) -> None:
         with self.lock:
-            there = next(
-                (p for known, p in self.files.values() if known is held and p.exists()), None
-            )
+            there = next((file for file in self._files_of(held) if file != path), None)
             if there is None:
                 write_atomically(path, chunks(Message(held)), OWNER_ONLY)
             elif not (path.exists() and path.samefile(there)):
-                link = path.with_name(f".{path.name}.{os.getpid()}")
+                link = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
                 link.unlink(missing_ok=True)
                 os.link(there, link)
                 os.replace(link, path)
             self._remember(held, path)
 
+    def _files_of(self, held: Params) -> Iterator[Path]:
+        """Where it lies, if what lies there is still the same."""
+        for file, (known, path) in self.files.items():
+            if known is held and path.exists() and _file(path) == file:
+                yield path
+
     def _remember(self, held: Params, path: Path) -> None:
         """The last few: from before this round, and from it."""
-        self.files.pop(_inode(path), None)
-        self.files[_inode(path)] = (held, path)
-        while len(self.files) > 3:
+        self.files.pop(_file(path), None)
+        self.files[_file(path)] = (held, path)
+        while len(self.files) > KNOWN:
             self.files.pop(next(iter(self.files)))
 
 
-def _inode(path: Path) -> tuple[int, int]:
+def _file(path: Path) -> File:
     status = path.stat()
-    return status.st_dev, status.st_ino
+    return status.st_dev, status.st_ino, status.st_mtime_ns

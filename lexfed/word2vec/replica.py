@@ -57,26 +57,33 @@ def version_of(state: ClientState) -> int:
 
 
 @dataclass
-class Ahead:
-    """Tables that were brought forward from those that a client keeps."""
+class Moved:
+    """Tables that a message has brought forward."""
 
-    base: Params
-    message: Message  # what brought them there
-    version: int
+    message: Message
     held: Params
     kept: bool = False  # somebody keeps them now: they may no longer change
 
+    @property
+    def version(self) -> int:
+        return int(self.message.meta["version"])
 
-@dataclass(frozen=True)
+
+@dataclass
 class Replicas:
-    """How replicas are made and brought forward. What is remembered here saves work, and changes no
-    result.
+    """How replicas are made and brought forward, for all organisations of one machine.
+
+    Within a round of many steps (FedSGD) an organisation keeps what it began with, and its steps
+    are made on tables that move along: a round that is repeated begins again from what is kept. Who
+    misses a step can't follow the others, and is heard again in the next round.
     """
 
     dimension: int
-    lock: Lock = field(default_factory=Lock, compare=False)
-    # by the identity of their base
-    ahead: dict[int, Ahead] = field(default_factory=dict, compare=False)
+    lock: Lock = field(default_factory=Lock)
+    clock: tuple[int, int] = (-1, -1)  # of the exchange that is going on
+    now: dict[int, Moved] = field(default_factory=dict)  # its tables, by the message that made them
+    before: Moved | None = None  # those of the exchange before
+    followed: dict[ClientId, int] = field(default_factory=dict)  # the version each was brought to
 
     def first(self, vocabulary: bytes) -> ClientState:
         """Version 0 of a vocabulary's tables: all that a client needs to begin."""
@@ -84,13 +91,10 @@ class Replicas:
             held = _first(vocabulary, self.dimension)
         return ClientState(blobs={VERSION: b"0", LIST: _digest(vocabulary)}, held=held)
 
-    def forward(self, state: ClientState, message: Message, keep: bool) -> ClientState | None:
-        """The replica at the message's version; None: the client lacks more than these rows.
-
-        Within a round of many steps a client keeps what it began with (`keep` is false), and its
-        steps are made on one copy that moves along: a round that is repeated begins again from what
-        is kept.
-        """
+    def forward(
+        self, state: ClientState, message: Message, client: ClientId, keep: bool
+    ) -> ClientState | None:
+        """The replica at the message's version; None: the client lacks more than these rows."""
         since, version, mine = (
             int(message.meta["since"]),
             int(message.meta["version"]),
@@ -99,34 +103,40 @@ class Replicas:
         if mine >= version:
             return state
         with self.lock:
-            found = self.ahead.get(id(state.held))
-            if found is None or found.message is not message:
-                found = self._moved(state.held, found, message, since <= mine)
-            if found is None:
+            self._begin(message)
+            if mine < since and self.followed.get(client) != since:
                 return None
-            found.kept = found.kept or keep
-            return replace(
-                state, blobs={**state.blobs, VERSION: str(version).encode()}, held=found.held
-            )
+            moved = self.now.get(id(message)) or self._moved(state.held, message, mine < since)
+            if moved is None:
+                return None
+            moved.kept = moved.kept or keep
+            self.followed[client] = version
+            blobs = {**state.blobs, VERSION: str(version).encode()}
+            return replace(state, blobs=blobs, held=moved.held)
 
-    def _moved(
-        self, base: Params, found: Ahead | None, message: Message, from_base: bool
-    ) -> Ahead | None:
-        if not from_base and (found is None or found.version != int(message.meta["since"])):
-            return None
-        held = base if from_base or found is None else found.held
-        if from_base or found is None or found.kept:
+    def _begin(self, message: Message) -> None:
+        """A new exchange: what the last one made is where its followers are."""
+        clock = (int(message.meta["step"]), int(message.meta["ask"]))
+        if clock != self.clock:
+            self.before = next(reversed(self.now.values()), None)
+            self.clock, self.now = clock, {}
+
+    def _moved(self, base: Params, message: Message, follows: bool) -> Moved | None:
+        """One message to many who hold the same is applied once."""
+        held, kept = base, True
+        if follows:
+            if self.before is None or self.before.version != int(message.meta["since"]):
+                return None
+            held, kept = self.before.held, self.before.kept
+        if kept:
             held = {
                 name: value if name == VOCABULARY else value.clone() for name, value in held.items()
             }
         for name, rows in unpack(message.arrays).items():
             if isinstance(rows, Rows):
                 held[name.removeprefix("rows/")][rows.ids] = rows.values
-        self.ahead.pop(id(base), None)
-        self.ahead[id(base)] = Ahead(base, message, int(message.meta["version"]), held)
-        while len(self.ahead) > 2:
-            self.ahead.pop(next(iter(self.ahead)))
-        return self.ahead[id(base)]
+        self.now[id(message)] = Moved(message, held)
+        return self.now[id(message)]
 
 
 @lru_cache(maxsize=1)

@@ -459,7 +459,7 @@ def test_other_scripts(hashed: bool) -> None:
 )
 def test_what_can_not_be_meant_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
-        configuration.parse({"agreement": options})
+        configuration.parse({"method": "federated_word2vec", "agreement": options})
 
 
 # --- alone, on real text ----------------------------------------------------------------------------------------------
