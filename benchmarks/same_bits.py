@@ -37,8 +37,15 @@ SMALL = (
     "centralised.epochs=1",
 )
 NOISY = ("privacy.clip=1.0", "privacy.noise=0.5")
-LITTLE = ("rounds=4", "data.clients=300", "data.unseen=20", "tokenizer_for_free.switch=[2]", "language_model.width=32",
-          "tokenizer_for_free.sample_words=3000", "tokenizer.size=600")  # fmt: skip
+LITTLE = (
+    "rounds=4",
+    "data.clients=300",
+    "data.unseen=20",
+    "tokenizer_for_free.switch=[2]",
+    "language_model.width=32",
+    "tokenizer_for_free.sample_words=3000",
+    "tokenizer.size=600",
+)
 FEW = (
     "audit.sentences=[4]",
     "audit.clients=2",
@@ -58,36 +65,97 @@ QUICK: dict[str, Case] = {
     "fedavg-two-workers": ("run", "fedavg", (), ("--workers", "2"), 0),
     "audit": ("audit", "audit", (), (), 0),
 }
+METHODS = (
+    "fedavg", "fedavg_finetune", "fedprox", "lg_fedavg",
+    "fedrecon", "fedevocab", "local_only", "centralised",
+)  # fmt: skip
+WIRE = ("--record-wire", "{wire}")
+TWO = ("--workers", "2")
 MORE: dict[str, Case] = {
     **{
-        f"method-{method}": ("run", "private", (f"method={method}", *SMALL), ("--record-wire", "{wire}"), 0)
-        for method in ("fedavg", "fedavg_finetune", "fedprox", "lg_fedavg", "fedrecon", "fedevocab", "local_only", "centralised")
+        f"method-{method}": ("run", "private", (f"method={method}", *SMALL), WIRE, 0)
+        for method in METHODS
     },
-    "defended": ("run", "private", (*SMALL, "vocabulary.vectors=hashed:32", "fedevocab.vocabulary=own+public",
-        "defences.rotation=shared", "defences.normalise=true", "defences.minimum_words=600", "defences.embedding_dropout=0.1",
-        "self_audit.limit=0.9", "data.unseen=2"), ("--workers", "2"), 0),
-    "first-layer": ("run", "private", (*SMALL, "defences.private_layers=first", "self_audit.limit=0.5"), (), 0),
-    "mishaps": ("run", "private", (*SMALL, "cohort.dropout=0.2", "cohort.lost=0.2", "cohort.stale=0.2", "rounds=5",
-        "train.upload=int8", "keep=[2]", "server.average=0.5"), (), 1),
-    "robust": ("run", "private", (*SMALL, "method=fedavg", "aggregation.rule=median", "malice.clients=4",
-        "malice.kind=flip_labels"), (), 0),
-    "central-noise": ("run", "private", (*SMALL, *NOISY, "method=fedavg", "privacy.placement=central",
-        "privacy.noise=0.3", "privacy.quantile=0.5", "cohort.sampling=poisson"), (), 0),
-    "local-noise": ("run", "private", (*SMALL, *NOISY, "method=fedevocab", "privacy.placement=local"), (), 0),
-    "minilm": ("run", "private", (*SMALL, "model.name=minilm", "data.limit=300", "train.max_length=16",
-        "rounds=1", "evaluation.limit=60"), (), 0),
-    "word2vec-dp": ("run", "agreed", ("rounds=3", "data.limit=3000", "agreement.rule=dp", "word2vec.dimension=20"),
-        ("--workers", "2", "--record-wire", "{wire}"), 0),
-    "word2vec-killed": ("run", "agreed", ("rounds=4", "data.limit=3000", "word2vec.dimension=20", "malice.clients=1",
-        "malice.kind=stuff_vocabulary", "cohort.sampling=fixed", "cohort.size=4"), (), 1),
-    "learned-small": ("run", "learned", LITTLE, ("--record-wire", "{wire}", "--workers", "2"), 1),
-    "learned-sketch": ("run", "learned", (*LITTLE, "tokenizer.start=heavy_hitters", "tokenizer.kind=word"), (), 0),
-    "learned-from-scratch": ("run", "learned", (*LITTLE, "tokenizer_for_free.protocol=from_scratch"), (), 0),
-    "learned-transformer": ("run", "learned", (*LITTLE, "language_model.name=transformer"), (), 0),
-    "audit-inversion": ("audit", "audit", (*FEW, "audit.inversion_steps=5"), ("--attack", "inversion"), 0),
+    "defended": (
+        "run", "private",
+        (*SMALL, "vocabulary.vectors=hashed:32", "fedevocab.vocabulary=own+public",
+         "defences.rotation=shared", "defences.normalise=true", "defences.minimum_words=600",
+         "defences.embedding_dropout=0.1", "self_audit.limit=0.9", "data.unseen=2"),
+        TWO, 0,
+    ),
+    "first-layer": (
+        "run", "private",
+        (*SMALL, "defences.private_layers=first", "self_audit.limit=0.5"),
+        (), 0,
+    ),
+    "mishaps": (
+        "run", "private",
+        (*SMALL, "cohort.dropout=0.2", "cohort.lost=0.2", "cohort.stale=0.2", "rounds=5",
+         "train.upload=int8", "keep=[2]", "server.average=0.5"),
+        (), 1,
+    ),
+    "robust": (
+        "run", "private",
+        (*SMALL, "method=fedavg", "aggregation.rule=median", "malice.clients=4",
+         "malice.kind=flip_labels"),
+        (), 0,
+    ),
+    "central-noise": (
+        "run", "private",
+        (*SMALL, *NOISY, "method=fedavg", "privacy.placement=central", "privacy.noise=0.3",
+         "privacy.quantile=0.5", "cohort.sampling=poisson"),
+        (), 0,
+    ),
+    "local-noise": (
+        "run", "private",
+        (*SMALL, *NOISY, "method=fedevocab", "privacy.placement=local"),
+        (), 0,
+    ),
+    "minilm": (
+        "run", "private",
+        (*SMALL, "model.name=minilm", "data.limit=300", "train.max_length=16", "rounds=1",
+         "evaluation.limit=60"),
+        (), 0,
+    ),
+    "word2vec-dp": (
+        "run", "agreed",
+        ("rounds=3", "data.limit=3000", "agreement.rule=dp", "word2vec.dimension=20"),
+        (*TWO, *WIRE), 0,
+    ),
+    "word2vec-killed": (
+        "run", "agreed",
+        ("rounds=4", "data.limit=3000", "word2vec.dimension=20", "malice.clients=1",
+         "malice.kind=stuff_vocabulary", "cohort.sampling=fixed", "cohort.size=4"),
+        (), 1,
+    ),
+    "learned-small": ("run", "learned", LITTLE, (*WIRE, *TWO), 1),
+    "learned-sketch": (
+        "run", "learned",
+        (*LITTLE, "tokenizer.start=heavy_hitters", "tokenizer.kind=word"),
+        (), 0,
+    ),
+    "learned-from-scratch": (
+        "run", "learned",
+        (*LITTLE, "tokenizer_for_free.protocol=from_scratch"),
+        (), 0,
+    ),
+    "learned-transformer": (
+        "run", "learned",
+        (*LITTLE, "language_model.name=transformer"),
+        (), 0,
+    ),
+    "audit-inversion": (
+        "audit", "audit",
+        (*FEW, "audit.inversion_steps=5"),
+        ("--attack", "inversion"), 0,
+    ),
     "audit-canaries": ("audit", "audit", (*FEW, "audit.canaries=2"), (), 0),
-    "audit-membership": ("audit", "audit", (*FEW, "method=fedavg", "rounds=2", "audit.shadows=4", "data.limit=600", "audit.methods=[]"),
-        ("--attack", "membership"), 0),
+    "audit-membership": (
+        "audit", "audit",
+        (*FEW, "method=fedavg", "rounds=2", "audit.shadows=4", "data.limit=600",
+         "audit.methods=[]"),
+        ("--attack", "membership"), 0,
+    ),
     "audit-agreed": ("audit", "agreed", ("data.limit=2000", "audit.clients=3"), (), 0),
     "audit-learned": ("audit", "learned", (*LITTLE, "audit.clients=3"), (), 0),
 }  # fmt: skip
@@ -177,8 +245,14 @@ def _run(checkout: Path, folder: Path, case: Case) -> None:
 def _started(checkout: Path, folder: Path, words: Sequence[str]) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     program = "from lexfed.cli import main; main()"
-    return subprocess.Popen([sys.executable, "-c", program, *words], env=environment, cwd=folder, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        env=environment,
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def _killed(checkout: Path, folder: Path, words: Sequence[str], lines: int) -> None:

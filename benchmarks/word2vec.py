@@ -3,13 +3,15 @@ grows.
 
     LEXFED_DATA=... python benchmarks/word2vec.py [--repeats 3] [--parts speed steps memory]
 
-speed  ten federated nodes on two threads, and gensim with one and two workers, in turn: the same text (text8, all windows),
-       the same 200 dimensions, window, negatives and subsampling; each scored on the same held-out pairs and on WordSim353.
-       gensim makes one pass. lexfed makes two, so that its vectors are as good: words per second count both. The last
-       column counts the text once, whatever it took to be as good. Both are timed from text: the turning of words into
-       numbers is in lexfed's time, as it is in gensim's.
-steps  FedSGD as in the paper (2,048 pairs, 64 negatives) at 50,000 and 200,000 words, in turn: time of an iteration, bytes.
-memory `lexfed run` with 200,000 words, ten nodes: its peak, in both modes.
+speed   ten federated nodes on two threads, and gensim with one and two workers, in turn: the same
+        text (text8, all windows), the same 200 dimensions, window, negatives and subsampling; each
+        scored on the same held-out pairs and on WordSim353. gensim makes one pass. lexfed makes
+        two, so that its vectors are as good: words per second count both. The last column counts
+        the text once, whatever it took to be as good. Both are timed from text: the turning of
+        words into numbers is in lexfed's time, as it is in gensim's.
+steps   FedSGD as in the paper (2,048 pairs, 64 negatives) at 50,000 and 200,000 words, in turn:
+        time of an iteration, bytes.
+memory  `lexfed run` with 200,000 words, ten nodes: its peak, in both modes.
 
 Results are printed as Markdown and written to benchmarks/word2vec.json.
 """
@@ -127,7 +129,8 @@ def gensim(world: Joining, path: Path, workers: int) -> Figures:
     from gensim.models import Word2Vec
 
     model = Word2Vec(
-        vector_size=200, window=5, negative=5, sg=1, min_count=1, sample=1e-3, workers=workers, epochs=1, seed=1
+        vector_size=200, window=5, negative=5, sg=1, min_count=1, sample=1e-3,
+        workers=workers, epochs=1, seed=1,
     )  # fmt: skip
     model.build_vocab(corpus_file=str(path))
     words = model.corpus_total_words
@@ -143,8 +146,9 @@ def gensim(world: Joining, path: Path, workers: int) -> Figures:
         OUTPUT: np.ascontiguousarray(model.syn1neg[order]),
     }
     return {
-        "trainer": f"gensim, {workers} worker{'s' * (workers > 1)}", "vocabulary": len(tokens), "text_words": words,
-        "words": words, "wall": wall, "cpu": cpu, **scores(world, tables),
+        "trainer": f"gensim, {workers} worker{'s' * (workers > 1)}", "vocabulary": len(tokens),
+        "text_words": words, "words": words, "wall": wall, "cpu": cpu,
+        **scores(world, tables),
     }  # fmt: skip
 
 
@@ -165,8 +169,10 @@ def speed(repeats: int) -> list[Figures]:
     return runs
 
 
-STEPS = ("word2vec.mode=fedsgd", "word2vec.rule=row_cap", "word2vec.lr=0.05", "agreement.minimum=1", "agreement.holders=1",
-         "rounds=6", "word2vec.steps=20")  # fmt: skip
+STEPS = (
+    "word2vec.mode=fedsgd", "word2vec.rule=row_cap", "word2vec.lr=0.05", "agreement.minimum=1",
+    "agreement.holders=1", "rounds=6", "word2vec.steps=20",
+)  # fmt: skip
 
 
 def steps() -> list[Figures]:
@@ -197,8 +203,9 @@ def steps() -> list[Figures]:
                     count = 20 * 10  # iterations x nodes
                     dense = 4 * sum(table.numel() for table in state.params.values())
                     results.append({
-                        "words": len(state.params[INPUT]), "upload": upload, "round": number, "wall_ms": 1000 * wall / 20,
-                        "cpu_ms": 1000 * cpu / 20, "up": tally.bytes_up / count, "down": tally.bytes_down / count,
+                        "words": len(state.params[INPUT]), "upload": upload, "round": number,
+                        "wall_ms": 1000 * wall / 20, "cpu_ms": 1000 * cpu / 20,
+                        "up": tally.bytes_up / count, "down": tally.bytes_down / count,
                         "dense": dense, "loss": tally.loss,
                     })  # fmt: skip
                     tally.reset()
@@ -208,8 +215,10 @@ def steps() -> list[Figures]:
 
 def memory(*mode: str) -> Figures:
     """In a process of its own: Python, torch, text and all."""
-    settings = ("agreement.minimum=1", "agreement.holders=1", "agreement.size=200000", "rounds=3", "word2vec.epochs=0.075",
-                "word2vec.baselines=false", *mode)  # fmt: skip
+    settings = (
+        "agreement.minimum=1", "agreement.holders=1", "agreement.size=200000", "rounds=3",
+        "word2vec.epochs=0.075", "word2vec.baselines=false", *mode,
+    )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         command = [
             sys.executable,
@@ -267,7 +276,10 @@ def show(results: dict[str, Any]) -> None:
                 median(lambda r: r["text_words"] / r["cpu"]),
                 median(lambda r: r["text_words"] / r["wall"]),
             ]
-            quality = f"{median(lambda r: r['heldout_loss']):.3f} | {median(lambda r: r['wordsim353']):.3f}"
+            quality = (
+                f"{median(lambda r: r['heldout_loss']):.3f} | "
+                f"{median(lambda r: r['wordsim353']):.3f}"
+            )
             print(
                 f"| {trainer} | {cells[0]:,.0f} | {cells[1]:,.0f} | {quality} | {once[0]:,.0f} | "
                 f"{once[1]:,.0f} |"
@@ -294,7 +306,10 @@ def show(results: dict[str, Any]) -> None:
                 key: statistics.median(run[key] for run in runs)
                 for key in ("cpu_ms", "wall_ms", "up", "down", "dense")
             }
-            sent = f"{at['up'] / 1e3:.0f} kB | {at['dense'] / at['up']:,.0f} | {at['down'] / 1e6:.2f} MB"
+            sent = (
+                f"{at['up'] / 1e3:.0f} kB | {at['dense'] / at['up']:,.0f} | "
+                f"{at['down'] / 1e6:.2f} MB"
+            )
             time_ = f"{at['cpu_ms']:.1f} | {at['wall_ms']:.1f}"
             print(f"| {size:,} | {upload} | {time_} | {sent} | {at['dense'] / at['down']:,.0f} |")
     if "memory" in results:

@@ -6,7 +6,8 @@ import lexfed
 
 QUICK = Path(__file__).parent.parent / "experiments" / "quick"
 small = {
-    "data.clients": 400, "data.unseen": 20, "rounds": 6, "tokenizer.size": 800, "language_model.width": 48,
+    "data.clients": 400, "data.unseen": 20, "rounds": 6,
+    "tokenizer.size": 800, "language_model.width": 48,
     "tokenizer_for_free.switch": [3], "tokenizer_for_free.sample_words": 5000,
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """A method of one's own: FedAvg whose clients send no more than the signs of their updates.
 
 client k: D_k <- W_k - W after its local epochs; send |D_k| / n * sign(D_k), tensor by tensor
-server:   as in FedAvg                               (signSGD with one scale: Karimireddy et al., 2019)
+server:   as in FedAvg                           (signSGD with one scale: Karimireddy et al., 2019)
 
 lexfed run examples/own_method.toml --workers 2
 """

@@ -221,7 +221,8 @@ class Run:
             return f"Run({str(self.path)!r}, not finished)"
         keys = ("method", "global_accuracy", "heldout_loss", "word_perplexity")
         known = {key: figures[key] for key in keys if figures[key] is not None}
-        return f"Run({str(self.path)!r}, {', '.join(f'{key}={value}' for key, value in known.items())})"
+        listed = ", ".join(f"{key}={value}" for key, value in known.items())
+        return f"Run({str(self.path)!r}, {listed})"
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""The house seen from outside: which room imports which, how long functions are, the way of a FedAvg run.
+"""The house seen from outside: which room imports which, how long functions are, the way of a
+FedAvg run.
 
-    python tools/house.py graph docs/rooms.svg      draw the rooms and their imports
-    python tools/house.py figures [CHECKOUT]        files, lines, functions; the files a FedAvg run goes through
+    python tools/house.py graph docs/rooms.svg  draw the rooms and their imports
+    python tools/house.py figures [CHECKOUT]    files, lines, functions; the files a FedAvg run goes
+                                                through
 """
 
 import ast
@@ -67,13 +69,15 @@ def draw(rooms: dict[str, set[str]]) -> str:
         for place, room in enumerate(floor):
             places[room] = (WIDTH * (place + 0.5) / len(floor), 30 + STEP * number)
     lines = [
-        f'<path d="M{x:.0f},{y + 15:.0f} C{x:.0f},{y + 45:.0f} {u:.0f},{v - 45:.0f} {u:.0f},{v - 15:.0f}"/>'
+        f'<path d="M{x:.0f},{y + 15:.0f} C{x:.0f},{y + 45:.0f} '
+        f'{u:.0f},{v - 45:.0f} {u:.0f},{v - 15:.0f}"/>'
         for room, others in sorted(rooms.items())
         for other in sorted(_direct(room, rooms))
         for (x, y), (u, v) in [(places[room], places[other])]
     ]
     boxes = [
-        f'<rect x="{x - BOX[0] / 2:.0f}" y="{y - BOX[1] / 2:.0f}" width="{BOX[0]}" height="{BOX[1]}" rx="6"/>'
+        f'<rect x="{x - BOX[0] / 2:.0f}" y="{y - BOX[1] / 2:.0f}" '
+        f'width="{BOX[0]}" height="{BOX[1]}" rx="6"/>'
         f'<text x="{x:.0f}" y="{y + 5:.0f}">{room}</text>'
         for room, (x, y) in sorted(places.items())
     ]
@@ -86,7 +90,9 @@ def draw(rooms: dict[str, set[str]]) -> str:
 
 
 def _direct(room: str, rooms: dict[str, set[str]]) -> set[str]:
-    """What a room imports, less what it reaches through another room as well: so the picture can be read."""
+    """What a room imports, less what it reaches through another room as well: so the picture can be
+    read.
+    """
     below = {other: _reached(other, rooms) for other in rooms[room]}
     return {other for other in below if not any(other in reached for reached in below.values())}
 
@@ -99,11 +105,13 @@ def _reached(room: str, rooms: dict[str, set[str]]) -> set[str]:
 
 
 def figures(root: Path) -> dict[str, object]:
-    paths = [path for path in (root / PACKAGE).rglob("*.py")]
+    paths = list((root / PACKAGE).rglob("*.py"))
     sizes = {path: list(_functions(path)) for path in paths}
     lengths = [length for functions in sizes.values() for length, _ in functions]
     rooms = imports(root)
-    crowded = max((len(list(folder.glob("*.py"))), folder.name) for folder in (root / PACKAGE).rglob("*/"))
+    crowded = max(
+        (len(list(folder.glob("*.py"))), folder.name) for folder in (root / PACKAGE).rglob("*/")
+    )
     return {
         "files": len(paths),
         "lines": sum(path.read_text().count("\n") for path in paths),
@@ -159,7 +167,12 @@ def way(root: Path) -> dict[str, int]:
             f'rounds = 2\n[data]\nname = "{folder}/t.jsonl"\nclients = 4\n[cohort]\nsize = 2\n'
             "[model]\nembedding = 4\nhidden = 4\n"
         )
-        words = {"root": str(root), "config": str(config), "out": f"{folder}/run", "found": f"{folder}/found"}
+        words = {
+            "root": str(root),
+            "config": str(config),
+            "out": f"{folder}/run",
+            "found": f"{folder}/found",
+        }
         environment = {**os.environ, "PYTHONPATH": str(root)}
         command = [sys.executable, "-c", WATCH.format(**words)]
         subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.DEVNULL, check=True)
@@ -171,7 +184,8 @@ def main() -> None:
     if sys.argv[1:2] == ["graph"] and len(sys.argv) == 3:
         Path(sys.argv[2]).write_text(draw(imports()))
     elif sys.argv[1:2] == ["figures"]:
-        for key, value in figures(Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else ROOT).items():
+        root = Path(sys.argv[2]).resolve() if len(sys.argv) > 2 else ROOT
+        for key, value in figures(root).items():
             print(f"{key}: {value}")
     else:
         sys.exit(__doc__)

@@ -23,11 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lexfed.audits.closed_form.attackers import PUBLIC_FILES
-from lexfed.audits.closed_form.front_ends import ATTENTION, EPSILON, Encoder
-from lexfed.audits.closed_form.row_names import pretrained_order
-from lexfed.audits.inversion.dlg import Inversion, threat_of
-from lexfed.audits.inversion.inversion_study import (
+from inversion_study import (
     BATCHES,
     Row,
     Target,
@@ -39,6 +35,10 @@ from lexfed.audits.inversion.inversion_study import (
     searches,
     target_of,
 )
+from lexfed.audits.closed_form.attackers import PUBLIC_FILES
+from lexfed.audits.closed_form.front_ends import ATTENTION, EPSILON, Encoder
+from lexfed.audits.closed_form.row_names import pretrained_order
+from lexfed.audits.inversion.dlg import Inversion, threat_of
 from lexfed.core.params import Params
 from lexfed.core.seeds import derive, root
 from lexfed.corpus.catalogue import load

@@ -1,9 +1,12 @@
 """Agreeing on one word list (Federated Word2Vec, Garcia Bernal et al., 2021), without showing what
 one alone holds.
 
-    union, intersection: each sends its top N words that occur T times at it or more, without counts          [the paper]
-    summed (default):    each sends its top N words with counts; kept is what occurs T times in all *and* k of them hold
-    dp:                  three passes of noisy weights (`privacy.set_union`); one document more or less is hidden
+    union, intersection:  each sends its top N words that occur T times at it or more, without
+                          counts                                                    [the paper]
+    summed (default):     each sends its top N words with counts; kept is what occurs T times in all
+                          *and* k of them hold
+    dp:                   three passes of noisy weights (`privacy.set_union`); one document more or
+                          less is hidden
 
     veiled:   organisation -> server    keyed hashes, counts                              `propose`
               server                    chooses among hashes
@@ -275,9 +278,8 @@ def _proposals(
         message = replace(message, blobs={"released": b"\n".join(told)})
     for client, reply in federation.ask(options.verb, dict.fromkeys(federation.clients, message)):
         proposal = read(options.verb, message, reply, options.numbers, options.longest)
-        # else: it has dropped out
         if proposal is not None and (options.rule == "dp" or len(proposal) <= options.top):
-            yield client, proposal
+            yield client, proposal  # else: it has dropped out
 
 
 def _spelt(
@@ -322,9 +324,18 @@ def _nothing(options: Agreement) -> str:
     """Why no word was chosen, and what to do."""
     enough = f"occurs {options.minimum} times"
     reason = {
-        "summed": f"is held by {options.holders} organisations and {enough} in all; lower agreement.minimum",
+        "summed": (
+            f"is held by {options.holders} organisations and {enough} in all; "
+            "lower agreement.minimum"
+        ),
         "union": f"{enough} at any organisation; lower agreement.minimum",
-        "intersection": f"{enough} at every organisation; lower agreement.minimum, or set agreement.rule = 'summed'",
-        "dp": f"is frequent enough to be told at epsilon {options.epsilon:g}; raise agreement.epsilon, or bring more texts",
+        "intersection": (
+            f"{enough} at every organisation; "
+            "lower agreement.minimum, or set agreement.rule = 'summed'"
+        ),
+        "dp": (
+            f"is frequent enough to be told at epsilon {options.epsilon:g}; "
+            "raise agreement.epsilon, or bring more texts"
+        ),
     }[options.rule]
     return f"no word {reason} (text written without spaces must be cut into words first)"

@@ -1,8 +1,9 @@
 """Is the epsilon that is claimed true? One run can refute it (Steinke, Nasr, Jagielski, NeurIPS
 2023).
 
-    before the run:  m canaries; a fair coin each says whether it takes part
-    after it:        score each; guess "in" for the r/2 highest, "out" for the r/2 lowest, abstain on the others
+    before the run:  m canaries;  a fair coin each says whether it takes part
+    after it:        score each;  guess "in" for the r/2 highest, "out" for the r/2 lowest,
+                                  abstain on the others
     v <- right guesses
 
 If what was released is (epsilon, delta)-differentially private for each canary, then with q =

@@ -1,10 +1,13 @@
 """What agreeing on a word list tells of single-source words: those that one organisation alone
 holds.
 
-    public files         the server: a name that one alone proposed is a single-source word, if it is told in the clear
-                         (openly: all of them; veiled: those that were chosen and spelt)
-    a colluding client   the same, and tries a public word list out against the hashes, with the key of the organisations
-    another organisation reads the list: a word that its own text lacks is somebody else's, perhaps of one alone
+    public files          the server: a name that one alone proposed is a single-source word, if it
+                          is told in the clear (openly: all of them; veiled: those that were chosen
+                          and spelt)
+    a colluding client    the same, and tries a public word list out against the hashes, with the
+                          key of the organisations
+    another organisation  reads the list: a word that its own text lacks is somebody else's, perhaps
+                          of one alone
 
 Precision and recall are of an organisation's single-source words (of all others', for the last, who
 can't tell whose).

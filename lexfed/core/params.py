@@ -85,11 +85,6 @@ def union(parts: Sequence[Rows]) -> Rows:
 Update = Mapping[str, Tensor | Rows]
 
 
-def add(left: Update, right: Update) -> Update:
-    """Entry by entry. An entry that only one side has is kept: the other's is zero."""
-    return add_all([left, right])
-
-
 def add_all(updates: Iterable[Update]) -> Update:
     """The sum, in the order given. Tensors are added as they come; rows are kept until all are
     there.

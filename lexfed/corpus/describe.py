@@ -13,7 +13,9 @@ def describe(corpus: Corpus) -> dict[str, str]:
     lengths = np.array([len(text.split()) for text in corpus])
     lines = {
         "texts": f"{len(corpus):,}",
-        "words": f"{lengths.sum():,} (median {np.median(lengths):.0f} a text, longest {lengths.max():,})",
+        "words": (
+            f"{lengths.sum():,} (median {np.median(lengths):.0f} a text, longest {lengths.max():,})"
+        ),
     }
     if corpus.splits is not None:
         lines["splits"] = _counts(_values(corpus, corpus.splits))

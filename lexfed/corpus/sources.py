@@ -21,12 +21,13 @@ Loader = Callable[[], Any]  # of the user's own: `data.name = "package.module:lo
 def load(source: Any, columns: Columns | None = None) -> Corpus:
     """A corpus of any of these:
 
-    str, Path        a data set of `lexfed data list`, a file, or `package.module:FUNCTION` that returns one of these
-    list of str      texts without labels
-    dict of lists    columns: text, and if you like label, user, source, split
-    pandas.DataFrame the same columns
-    pyarrow.Table    the same columns
-    datasets.Dataset the same columns; of a DatasetDict, its splits become the column `split`
+    str, Path         a data set of `lexfed data list`, a file, or `package.module:FUNCTION` that
+                      returns one of these
+    list of str       texts without labels
+    dict of lists     columns: text, and if you like label, user, source, split
+    pandas.DataFrame  the same columns
+    pyarrow.Table     the same columns
+    datasets.Dataset  the same columns; of a DatasetDict, its splits become the column `split`
     """
     columns = columns or Columns()
     if isinstance(source, Corpus):

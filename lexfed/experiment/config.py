@@ -149,7 +149,9 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
 
 
 def _leave_own_table(table: dict[str, Any], method: Any) -> None:
-    """Of a file for a method of the user's own, with another method in its place: checked, unused."""
+    """Of a file for a method of the user's own, with another method in its place: checked,
+    unused.
+    """
     if isinstance(method, str) and is_own(method):
         entry = registry.method(method)
         toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")

@@ -25,11 +25,14 @@ HEAD = """# The configuration
 
 This page is made from the code (`make docs`); a test keeps it true.
 
-A configuration is a TOML file. Every key has a default, and a key that does not exist is refused. `--set table.key=value`
-changes one key. A key that is set and that no method of the chosen kind reads is refused too: it would do nothing.
+A configuration is a TOML file. Every key has a default, and a key that does not exist is refused. \
+`--set table.key=value`
+changes one key. A key that is set and that no method of the chosen kind reads is refused too: it \
+would do nothing.
 Other methods' own tables may stay in a file, so that `--set method=` can compare methods on it.
 
-*Read by* says which methods read a key; "all" is every method. Methods of your own read what their kind reads.
+*Read by* says which methods read a key; "all" is every method. Methods of your own read what \
+their kind reads.
 """
 
 

@@ -30,8 +30,8 @@ from lexfed.federation.sums import (
 )
 
 __all__ = [
-    "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method", "Replies",
-    "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum", "Total",
-    "add_replies", "add_up", "blocks", "broadcast", "clock", "once", "paid_ahead_by", "paid_by",
-    "plain", "request", "robust", "tapped",
+    "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method",
+    "Replies", "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum",
+    "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "once", "paid_ahead_by",
+    "paid_by", "plain", "request", "robust", "tapped",
 ]  # fmt: skip

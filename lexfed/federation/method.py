@@ -64,14 +64,20 @@ class Method:
 # What is true of a method, and decides what can be done with it.
 TRAITS: Mapping[str, str] = {
     "own words": "clients keep their words and word tables: there is no common word list",
-    "alone": "nothing is averaged that noise, defences or robust rules could work on; everyone takes part",
+    "alone": (
+        "nothing is averaged that noise, defences or robust rules could work on; everyone takes "
+        "part"
+    ),
     "pooled": "one client holds everybody's text",
     "one model": "all clients use the very model that is released",
     "part of the texts": "an upload speaks of some of the client's texts, and nobody is told which",
     "self-audit": "clients can attack their own uploads before they send them",
     "counts epochs": "its rounds are epochs of its own table, so a resumed run can't have more",
     "word list": "organisations agree on a word list first",
-    "rows": "uploads are rows of tables, of which every round makes its share: they have no median, and no noise per user",
+    "rows": (
+        "uploads are rows of tables, of which every round makes its share: they have no median, "
+        "and no noise per user"
+    ),
     "threads": "its handlers hold no lock and share memory: workers are threads, not processes",
 }
 Trait = Literal[

@@ -1,9 +1,11 @@
 """Robust aggregation: what a cohort says when some of its clients lie (`layers/malice.py`).
 
-    delta_k  <-  (n_k delta_k) / n_k                     one client, one vote: nobody can check the n_k that it claims
-    trimmed mean:  of n values of a coordinate, without the ceil(share n) largest and smallest     [1, definition 2]
-    median:        the middle value of a coordinate; of two, their mean                            [1, definition 1]
-    norm bound:    the mean of delta_k min(1, M / |delta_k|)                                       [2]
+    delta_k  <-  (n_k delta_k) / n_k    one client, one vote: nobody can check the n_k that it
+                                        claims
+    trimmed mean:  of n values of a coordinate, without the ceil(share n)
+                   largest and smallest                                   [1, definition 2]
+    median:        the middle value of a coordinate; of two, their mean   [1, definition 1]
+    norm bound:    the mean of delta_k min(1, M / |delta_k|)              [2]
 
 [1] Yin et al., Byzantine-robust distributed learning, ICML 2018. [2] Sun et al., Can you really
 backdoor federated learning?, 2019. A rule that cuts k values at either end withstands k liars;
@@ -130,8 +132,8 @@ def _trimmed(name: str, replies: Sequence[Params], cut: int) -> Tensor:
     weights = torch.stack([reply["weight"] for reply in replies])  # (n,)
     result = torch.empty_like(columns[0])
     for start in range(0, len(result), _PIECE):
-        # (p, n)
-        piece = torch.stack([column[start : start + _PIECE] for column in columns], 1) / weights
+        slices = [column[start : start + _PIECE] for column in columns]
+        piece = torch.stack(slices, 1) / weights  # (p, n)
         piece.numpy().sort(axis=1)  # several times as fast as torch's
         result[start : start + _PIECE] = piece[:, cut : len(replies) - cut].mean(1)
     return result.reshape(first.shape)

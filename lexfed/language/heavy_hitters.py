@@ -1,9 +1,10 @@
 """Frequent words from users under differential privacy: rivals of a sampled tokenizer, with a
 budget of their own.
 
-    cms    every user sends three words, each a noisy row of a sketch (local DP); the server asks the sketch about the
-           words of a public dictionary                                            [vocabulary/sketch.py]
-    triehh letter by letter, a sample of users votes for prefixes (central DP)     [vocabulary/trie.py]
+    cms     every user sends three words, each a noisy row of a sketch (local DP); the server asks
+            the sketch about the words of a public dictionary             [vocabulary/sketch.py]
+    triehh  letter by letter, a sample of users votes for prefixes
+            (central DP)                                                  [vocabulary/trie.py]
 
 The words that are found, weighted by their estimated counts, are what the tokenizer is learned
 from.

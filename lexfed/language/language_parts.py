@@ -71,10 +71,11 @@ LANGUAGE_MODEL = Kind(
     "language model",
     parts,
     reads=(
-        "data", "tokenizer", "language_model", "heavy_hitters", "cohort", "train.optimizer", "train.lr", "train.decay",
-        "train.batch", "train.epochs", "train.weight_decay", "train.upload", "server.optimizer", "server.lr",
-        "server.beta1", "server.beta2", "server.tau", "privacy", "aggregation", "malice", "evaluation.every",
-        "evaluation.clients", "audit",
+        "data", "tokenizer", "language_model", "heavy_hitters", "cohort", "train.optimizer",
+        "train.lr", "train.decay", "train.batch", "train.epochs", "train.weight_decay",
+        "train.upload", "server.optimizer", "server.lr", "server.beta1", "server.beta2",
+        "server.tau", "privacy", "aggregation", "malice", "evaluation.every", "evaluation.clients",
+        "audit",
     ),
     tells={
         "defences": "they are for classifiers that are averaged",

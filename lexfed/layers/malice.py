@@ -1,9 +1,9 @@
 """Malicious clients in a simulation: what does a federation withstand?
 
-    scale            send -factor times the update                                            model poisoning
-    nan              send what is no number
-    flip_labels      train on label C - 1 - y instead of y                                    data poisoning
-    stuff_vocabulary propose invented words, and say that everything occurs `factor` times as often
+    scale             send -factor times the update                     model poisoning
+    nan               send what is no number
+    flip_labels       train on label C - 1 - y instead of y             data poisoning
+    stuff_vocabulary  propose invented words, and say that everything occurs `factor` times as often
 
 A layer on handlers, so that worker processes have it too. Who is malicious hangs from the seed, and
 more of them are the same ones and others. They collude: all invent the same words. Evaluation

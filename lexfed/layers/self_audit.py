@@ -3,9 +3,10 @@
 It knows its own words, so it can say how many of them the closed-form attacks of `metrics.leakage`
 would find.
 
-    client k: after <- U(params)                                       as its method trains
-              excess <- recall at n of the attack - that of the prior   n distinct words; the prior is the public order
-              while excess > limit:  train on, or add more noise; if that is all, hold back
+    client k:  after <- U(params)                                        as its method trains
+               excess <- recall at n of the attack - that of the prior   n distinct words; the
+                                                                         prior is the public order
+               while excess > limit:  train on, or add more noise; if that is all, hold back
 
 Row reading where a word table travels (FedAvg: it finds everything, so such a client never sends).
 Span ranking of the first shared matrices against the public table that the client started from

@@ -186,8 +186,8 @@ CLASSIFIER = Kind(
     "classifier",
     parts,
     reads=(
-        "data", "vocabulary", "model", "cohort", "train", "server", "privacy", "defences", "self_audit", "aggregation",
-        "malice", "evaluation", "audit",
+        "data", "vocabulary", "model", "cohort", "train", "server", "privacy", "defences",
+        "self_audit", "aggregation", "malice", "evaluation", "audit",
     ),
     labels=True,
 )  # fmt: skip

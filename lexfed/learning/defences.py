@@ -1,14 +1,21 @@
 """Defences against a server that reads its clients' uploads: what each costs it, and what stays
 open.
 
-   rotation         public vectors are turned by a secret that all clients have: a public table no longer fits their span.
-                    Open: one client that gives it away, about d known words, lengths (unless `normalise`) and angles.
-                    `whiten`, which hides nothing by itself, takes its price away: see `vocabulary.rotation`.
-                    "own", a secret for each client, is for comparison: bodies trained over different axes average badly.
-   minimum_words    who has fewer distinct words (try 20 d) does not send: with many words, none stands out
-   private_layers   "first": the first layer above the embedding stays too, so nothing on the wire multiplies a word vector.
-                    It starts from what clients share and the server lacks, so that what is averaged above it fits.
-   embedding_dropout   whole words are left out of a step, by chance
+    rotation           public vectors are turned by a secret that all clients have: a public table
+                       no longer fits their span.
+                       Open: one client that gives it away, about d known words, lengths (unless
+                       `normalise`) and angles.
+                       `whiten`, which hides nothing by itself, takes its price away: see
+                       `vocabulary.rotation`.
+                       "own", a secret for each client, is for comparison: bodies trained over
+                       different axes average badly.
+    minimum_words      who has fewer distinct words (try 20 d) does not send: with many words, none
+                       stands out
+    private_layers     "first": the first layer above the embedding stays too, so nothing on the
+                       wire multiplies a word vector.
+                       It starts from what clients share and the server lacks, so that what is
+                       averaged above it fits.
+    embedding_dropout  whole words are left out of a step, by chance
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,13 @@
 """Federated Word2Vec (Garcia Bernal et al., 2021): organisations agree on a word list, then train
 word vectors together.
 
-    agree:    a vocabulary from what the organisations propose                              [sec. 3.2, agreement/]
-    client k: FedSGD  g_k <- gradient of one batch (2,048 pairs, 64 negatives shared)       [Alg. 1]
-              FedAvg  a local pass over its next stretch of text, on copies of the rows it touches
-              send the rows that moved, how often each was moved
-    server:   W_row <- W_row + rule(sum_k delta_k,row, counts, nodes)                       [word2vec/row_rules.py]
-              send the rows that changed since each organisation's version
+    agree:     a vocabulary from what the organisations propose          [sec. 3.2, agreement/]
+    client k:  FedSGD  g_k <- gradient of one batch (2,048 pairs,
+                       64 negatives shared)                              [Alg. 1]
+               FedAvg  a local pass over its next stretch of text, on copies of the rows it touches
+               send the rows that moved, how often each was moved
+    server:    W_row <- W_row + rule(sum_k delta_k,row, counts, nodes)   [word2vec/row_rules.py]
+               send the rows that changed since each organisation's version
 
 Differs from the paper: touched rows travel, not tables, up and down (at 200,000 words some 600
 times less; the vocabulary is sent once, and the first table is made of public numbers, so it is not

@@ -2,7 +2,7 @@
 
 Every client keeps its vocabulary and its embedding table E_k; only the body B is averaged.
 
-    client k:  E_k <- U(L, E_k | B frozen)      adaptive updating, one epoch      [sec. 3.3]
+    client k:  E_k <- U(L, E_k | B frozen)      adaptive updating, one epoch       [sec. 3.3]
                E_k, B_k <- U(L, E_k, B)         E epochs                           [Alg. 1]
                send B_k - B;  keep E_k
     server:    B <- B + sum_k (n_k / n) (B_k - B)                                  [eq. 1]
@@ -140,7 +140,8 @@ def private_table(parts: Parts, options: FedeVocab) -> PrivatePart:
             )
         choices = tuple(table.head(parts.shared_words) for table in choices if table is not None)
     return OwnWords(
-        parts.task, model, options.vocabulary, choices, options.minimum, options.size, parts.defences
+        parts.task, model, options.vocabulary, choices, options.minimum, options.size,
+        parts.defences,
     )  # fmt: skip
 
 

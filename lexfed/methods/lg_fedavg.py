@@ -1,11 +1,13 @@
 """LG-FedAvg (Liang et al., 2020): local representations, global model.
 
-    warm start: FedAvg of the whole model
-    then:       the lower layers L_k stay with client k and persist; the upper layers U are averaged
+    warm start:  FedAvg of the whole model
+    then:        the lower layers L_k stay with client k and persist;
+                 the upper layers U are averaged
 
-    client k: L_k, U_k <- E epochs from L_k, U;   send U_k - U;   keep L_k
-    server:   U <- U + sum_k (n_k / n) (U_k - U)
-    predict:  with a L_k + (1 - a) L, L being the lower layers of the warm start; a is the interpolation
+    client k:  L_k, U_k <- E epochs from L_k, U;   send U_k - U;   keep L_k
+    server:    U <- U + sum_k (n_k / n) (U_k - U)
+    predict:   with a L_k + (1 - a) L, L being the lower layers of the warm start; a is the
+               interpolation
 
 Cut just above the embedding and without a warm start, it is FedeVocab without adaptive updating,
 with one public vocabulary. During the warm start everything travels, as in FedAvg.

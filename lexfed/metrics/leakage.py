@@ -3,13 +3,16 @@
 The attacker sees how the shared parameters moved, and every public file. The truth enters in
 scoring only.
 
-    rows   a row of the embedding that moved is a word of the client                             (FedAvg)
-    span   the first shared matrix moves by G = sum_t delta_t x_t^T, so its row space is the span of the inputs x_t:
-               rank G below d:  |x - P x| / |x|                 residual of a public vector x, 0 for every word read
-               else:            x^T (G^T G + ridge)^-1 x / |x|^2   leverage, small where the text is
-           a transformer's inputs are LayerNorm(word + position + type): the same, for every position
-    labels the output bias moves by step * (share - predicted), class by class
-    texts  a sentence is a member if its words are near the span
+    rows    a row of the embedding that moved is a word of the client  (FedAvg)
+    span    the first shared matrix moves by G = sum_t delta_t x_t^T, so its row space is the span
+            of the inputs x_t:
+                rank G below d:  |x - P x| / |x|                   residual of a public vector x,
+                                                                   0 for every word read
+                else:            x^T (G^T G + ridge)^-1 x / |x|^2  leverage, small where the text is
+            a transformer's inputs are LayerNorm(word + position + type): the same, for every
+            position
+    labels  the output bias moves by step * (share - predicted), class by class
+    texts   a sentence is a member if its words are near the span
 
 Every attack ranks: a threshold that says "safe" when vectors drifted a little would miss what a
 ranking still finds. A recall stands beside that of the prior, the public order of words by
@@ -20,12 +23,11 @@ Precision, recall, F1 and PTLR follow FedeVocab (Zhang et al., EMNLP 2022, sec. 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError, DataError
@@ -178,26 +180,9 @@ def flat_ridge(spectrum: Spectrum) -> float:
     return max(noise**2, _rounding(spectrum))
 
 
-def transformer_inputs(
-    words: Tensor, positions: Tensor, kind: Tensor, gamma: Tensor, beta: Tensor, eps: float = 1e-12
-) -> Iterator[Tensor]:  # (c, P, d)
-    """What the first layer reads for each word (V, d) at each position (P, d), some words at a
-    time.
-    """
-    for part in torch.split(words, max(1, CHUNK // len(positions))):
-        yield F.layer_norm(part[:, None] + positions + kind, gamma.shape, gamma, beta, eps)
-
-
-# (V,), (V,)
-def placed_ranking(spectrum: Spectrum, inputs: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Words from the most to the least likely, each at its best position, and these positions."""
-    parts = [distances(spectrum, x.flatten(0, 1)).view(x.shape[:2]).min(1) for x in inputs]
-    order = torch.cat([part.values for part in parts]).argsort(stable=True)
-    return order, torch.cat([part.indices for part in parts])[order]
-
-
-# (C,)
-def label_shares(bias: Tensor, step: float = 1.0, predicted: Tensor | None = None) -> Tensor:
+def label_shares(
+    bias: Tensor, step: float = 1.0, predicted: Tensor | None = None
+) -> Tensor:  # (C,)
     """predicted + moved / step; exact for one SGD step of rate `step`, else a score: higher where a
     class is frequent.
     """

@@ -50,8 +50,8 @@ def text_score(
     choice, or is <unk>.
     """
     losses, firsts = np.asarray(nll, dtype=np.float64), np.asarray(best, dtype=bool)  # (T + 1,)
-    # (T + 1,), (W,)
-    strange, lengths = np.asarray(unknown, dtype=bool), np.asarray(tokens_per_word, dtype=np.int64)
+    strange = np.asarray(unknown, dtype=bool)  # (T + 1,)
+    lengths = np.asarray(tokens_per_word, dtype=np.int64)  # (W,)
     tokens = int(lengths.sum())
     if not len(losses) == len(firsts) == len(strange) == tokens + 1:
         raise ValueError(f"{tokens} tokens and the end need {tokens + 1} values each")

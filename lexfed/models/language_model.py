@@ -1,8 +1,8 @@
 """Language models trained from scratch (Bagdasaryan et al., "Training a Tokenizer for Free with
 Private Federated Learning", 2022): the chance of the next token, from all tokens before it.
 
-    h_t    = model(x_1 .. x_t)                            an LSTM or a transformer, from an empty state
-    p_t    = softmax(h_t W' + b)                          W is the embedding itself where they are tied
+    h_t    = model(x_1 .. x_t)              an LSTM or a transformer, from an empty state
+    p_t    = softmax(h_t W' + b)            W is the embedding itself where they are tied
     loss   = mean over a batch's targets of -log p_t(x_{t+1})
     score  = -log p_t(x_{t+1}) of every token of a sequence, read in full
     sample = x_{t+1} ~ p_t^(1/temperature) without BOS, from BOS until EOS
@@ -319,8 +319,9 @@ def _appended(
     return ended
 
 
-# (R,)
-def _draw(params: Params, hidden: Tensor, bos: int, temperature: float, uniform: Tensor) -> Tensor:
+def _draw(
+    params: Params, hidden: Tensor, bos: int, temperature: float, uniform: Tensor
+) -> Tensor:  # (R,)
     """The token at which the cumulative chance passes a uniform number (R, 1): ten times as fast as
     torch.multinomial.
     """

@@ -1,9 +1,10 @@
 """An LSTM language model: embed, read from left to right, and ask every row of the output how well
 it comes next.
 
-    x_t          = E[token t]
-    h_t^l, c_t^l = LSTM_l(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l) l = 1 .. layers, h^0 = x, all as wide as E
-    logits_t     = h_t W' + b
+    x_t           = E[token t]
+    h_t^l, c_t^l  = LSTM_l(h_t^{l-1}, h_{t-1}^l, c_{t-1}^l)    l = 1 .. layers, h^0 = x,
+                                                               all as wide as E
+    logits_t      = h_t W' + b
 
 Dropout is on x and on the last layer's h. Between layers torch's own would read the global
 generator.
@@ -84,8 +85,8 @@ class LstmLanguageModel:
         self, params: Params, ids: Tensor, state: State, seed: Seed | None = None
     ) -> tuple[Tensor, State]:
         generator = None if seed is None else torch_generator(seed)
-        # (B, T, d)
-        x = dropout(F.embedding(ids, params[EMBEDDING]), self.options.dropout, generator)
+        embedded = F.embedding(ids, params[EMBEDDING])
+        x = dropout(embedded, self.options.dropout, generator)  # (B, T, d)
         weights = [params[name] for name in self._names()]
         # padded, not packed: padding comes last, so nothing real is read after it, and packing is
         # no faster

@@ -1,6 +1,7 @@
 """Skip-gram with negative sampling (Mikolov et al., 2013): the compiled loops.
 
-    loss of a pair (centre c, context o) = -log s(v_c . u_o) - sum over K negatives n of log s(-v_c . u_n)
+    loss of a pair (centre c, context o)
+        = -log s(v_c . u_o) - sum over K negatives n of log s(-v_c . u_n)
 
 v are rows of the input table, u of the output table. All contexts of one centre share its
 negatives, so the negative term is the same for each of them: it is computed once per centre, times

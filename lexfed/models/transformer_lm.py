@@ -174,8 +174,9 @@ class TransformerLanguageModel:
             )
         return _norm(params, "norm", x), seen
 
-    # (B, H, T, d / H) each
-    def _heads(self, params: Params, layer: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _heads(
+        self, params: Params, layer: int, x: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:  # (B, H, T, d / H) each
         all_three = _linear(
             params, f"layers.{layer}.attend", _norm(params, f"layers.{layer}.norm1", x)
         )  # (B, T, 3 d)
@@ -195,8 +196,8 @@ class TransformerLanguageModel:
         x = x + dropout(
             _linear(params, f"{at}.project", mixed.transpose(1, 2).flatten(2)), rate, generator
         )
-        # (B, T, 4 d)
-        inside = F.gelu(_linear(params, f"{at}.expand", _norm(params, f"{at}.norm2", x)))
+        normed = _norm(params, f"{at}.norm2", x)
+        inside = F.gelu(_linear(params, f"{at}.expand", normed))  # (B, T, 4 d)
         return x + dropout(_linear(params, f"{at}.contract", inside), rate, generator)
 
 

@@ -1,7 +1,8 @@
 """How much noise a budget asks for, and how many releases it still allows.
 
-    noise_for:     the least z such that T releases of a sampled Gaussian cost epsilon at most, at this delta
-    rounds_within: the most n such that the ledger and n releases more cost the budget at most
+    noise_for:      the least z such that T releases of a sampled Gaussian cost epsilon at most,
+                    at this delta
+    rounds_within:  the most n such that the ledger and n releases more cost the budget at most
 
 Both ask the ledger's own accountant, so a run that was calibrated to epsilon is later told the same
 epsilon. One answer of PLD takes seconds; so the search starts at the answer of RDP, goes by secants
@@ -117,8 +118,8 @@ def _search_noise(
         )
 
     start = 1.0
-    # which takes the longer the less noise there is: never start below the answer
     if accountant == "pld":
+        # which takes the longer the less noise there is: never start below the answer
         start = _search_noise(target, delta, probability, rounds, "rdp") or MOST_NOISE
     place = _place_of(start)
     step = place - _place_of(0.88 * start)  # what PLD saves is about a tenth

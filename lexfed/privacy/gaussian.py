@@ -116,8 +116,8 @@ class GaussianMechanism:
         """
         clip = float(message.meta["clip"])
         length = norm(delta)
-        # training exploded: say nothing
-        factor = min(1.0, clip / length) if math.isfinite(length) and length > 0 else 0.0
+        sound = math.isfinite(length) and length > 0
+        factor = min(1.0, clip / length) if sound else 0.0  # training exploded: say nothing
         short: Params = {
             name: value * factor if factor else torch.zeros_like(value)
             for name, value in delta.items()

@@ -5,8 +5,10 @@ Floating-point noise gives itself away by its last bits (Mironov, CCS 2012). So 
 protect somebody is a discrete Gaussian (Canonne, Kamath, Steinke, NeurIPS 2020), on a grid that is
 a power of two:
 
-    client: clip to norm S;  round towards zero to the grid        [the norm never grows: S still bounds it]
-    server: add up exactly (float64, or integers);  add grid * N_Z(0, sigma^2),  sigma = ceil(deviation / grid)
+    client:  clip to norm S;
+             round towards zero to the grid              [the norm never grows: S still bounds it]
+    server:  add up exactly (float64, or integers);
+             add grid * N_Z(0, sigma^2),  sigma = ceil(deviation / grid)
 
 The rounding must come before the sum: rounding the sum would move it by more than S per client.
 Total and noise are then both multiples of the grid, and their floating-point sum is a function of
@@ -20,7 +22,8 @@ j < sigma, x = j / sigma,
 
     exp(-n^2 / 2 sigma^2) = exp(-1/2)^(k^2) exp(-x)^k exp(-x^2 / 2)
 
-    k <- how often a coin of exp(-1/2) falls heads in a row, kept with exp(-1/2)^(k (k - 1)); j <- uniform below sigma
+    k <- how often a coin of exp(-1/2) falls heads in a row, kept with exp(-1/2)^(k (k - 1));
+    j <- uniform below sigma
     keep with exp(-x)^k exp(-x^2 / 2);   a fair sign;   reject -0
 
 The time it takes depends on the draws: do not let others time it.

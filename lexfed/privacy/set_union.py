@@ -2,7 +2,8 @@
 2023).
 
     three passes i, each with four times the budget of the one before:
-        document:  share a weight of norm 1 among its words that are not released yet, at most L of them
+        document:  share a weight of norm 1 among its words that are not released yet,
+                   at most L of them
         server:    add noise N(0, sigma_i^2) to the weight of every word that somebody sent
                    release the words whose noisy weight is above rho_i
 

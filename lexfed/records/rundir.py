@@ -1,8 +1,9 @@
 """The run directory: a contract that scripts rely on.
 
-config.toml  resolved, re-runnable          checkpoint/ the server's state and the clients' private ones
-rounds.jsonl one line per round             artifacts/  the model and its vocabulary
-summary.json the figures, keys always there report.html the same for people
+config.toml   resolved, re-runnable           checkpoint/  the server's state and the clients'
+                                                           private ones
+rounds.jsonl  one line per round              artifacts/   the model and its vocabulary
+summary.json  the figures, keys always there  report.html  the same for people
 """
 
 import fcntl

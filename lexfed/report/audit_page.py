@@ -29,7 +29,10 @@ TITLES = {
     "sentences": "Is this sentence of the client's?",
     "labels": "How frequent is each class?",
     "inversion": "Texts whose gradient the upload is (gradient inversion)",
-    "output rows": "Rows of the output that moved are words: those that come next, or beside, and words drawn against them",
+    "output rows": (
+        "Rows of the output that moved are words: those that come next, or beside, and words drawn "
+        "against them"
+    ),
     "agreement": "Which words of an agreed list does one organisation alone hold?",
     "canaries": "Planted phrases among 10,000 others (exposure in bits; by chance 1.44)",
     "gender": "Which gender is the user?",
@@ -77,8 +80,14 @@ def threats(rows: Sequence[Row]) -> list[str]:
     """Who the attackers are; and that an attack which fails is no proof."""
     met = dict.fromkeys(row["attacker"] for row in rows)
     lines = [f"{name}: {THREATS[name]}" for name in met if name in THREATS]
-    words = "Words found: of a client's n distinct words, those among the first n guesses; the prior needs no upload."
-    chance = "By chance: AUC 0.5, TPR as large as the share of others accused (0.01 at 1 %, 0.001 at 0.1 %)."
+    words = (
+        "Words found: of a client's n distinct words, those among the first n guesses; the prior "
+        "needs no upload."
+    )
+    chance = (
+        "By chance: AUC 0.5, TPR as large as the share of others accused (0.01 at 1 %, 0.001 at "
+        "0.1 %)."
+    )
     return [*lines, words, chance, "An attack that finds nothing is no proof: another one may."]
 
 

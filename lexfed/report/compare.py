@@ -31,16 +31,22 @@ def write(runs: Sequence[RunDir], path: Path) -> Path:
         f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in columns))
     )
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows(runs, columns)
-    )  # fmt: skip
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows(runs, columns)
+    )
+    explained = (
+        "Global: each client's model on the common test set, geometric mean. Local: the same "
+        "predictions, re-weighted\n"
+        "to each client's own label shares. Majority: what always saying one's most frequent class "
+        "would score there."
+    )
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>lexfed: {len(runs)} runs</title><style>{STYLE}
 body {{ max-width: 90rem }} td {{ white-space: nowrap }}
 th {{ text-align: left; padding-right: 1.2rem; vertical-align: bottom; font-size: .85rem }}
 </style></head><body><h1>{len(runs)} runs side by side</h1>
-<p class="sub">Global: each client's model on the common test set, geometric mean. Local: the same predictions, re-weighted
-to each client's own label shares. Majority: what always saying one's most frequent class would score there.</p>
+<p class="sub">{explained}</p>
 <table><tr>{heads}</tr>{body}</table><div class="plots">{"".join(_plots(runs))}</div></body></html>
 """
     write_atomically(path, page.encode())

@@ -48,7 +48,8 @@ CURVES: Sequence[tuple[str, float, Sequence[tuple[str, str, str]]]] = (
 
 STYLE = """
 :root { color-scheme: light }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1f2937 }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; \
+color: #1f2937 }
 h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin-top: 2.2rem }
 p.sub { color: #6b7280; margin-top: .2rem }
 .cards { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0 }
@@ -95,15 +96,21 @@ def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> 
 def _explained(summary: Mapping[str, Any]) -> str:
     """What the figures mean, and the tables that only some runs have."""
     if summary.get("global_accuracy") is not None:
-        return """<p class="sub">Global: each client's model on the common test set, geometric mean over clients. Local: the
-same predictions, re-weighted to each client's own label shares. Majority: what always saying one's most frequent class would
-score there.</p>"""
-    if summary.get("word_perplexity") is not None:
         return (
-            _switch(summary)
-            + """<p class="sub">Scored on users who never train, on the same words whatever the
-tokenizer: the likelihood of a text is shared out among its words, its end included. Word accuracy: all tokens of a word
-right, its boundaries told. KL divergence: of the users' words from the text that the tokenizer was learned from.</p>"""
+            '<p class="sub">'
+            "Global: each client's model on the common test set, geometric mean over clients. "
+            "Local: the\n"
+            "same predictions, re-weighted to each client's own label shares. Majority: what "
+            "always saying one's most frequent class would\n"
+            "score there.</p>"
+        )
+    if summary.get("word_perplexity") is not None:
+        return _switch(summary) + (
+            '<p class="sub">Scored on users who never train, on the same words whatever the\n'
+            "tokenizer: the likelihood of a text is shared out among its words, its end included. "
+            "Word accuracy: all tokens of a word\n"
+            "right, its boundaries told. KL divergence: of the users' words from the text that the "
+            "tokenizer was learned from.</p>"
         )
     return _organisations(summary.get("organisations") or []) + _neighbours(
         summary.get("neighbours") or {}
@@ -143,11 +150,15 @@ def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
     if not organisations or "alone_heldout_loss" not in organisations[0]:
         return ""
     heads = ("organisation", "federated", "alone", "all text in one place", "gain of joining")
+    losses = ("heldout_loss", "alone_heldout_loss", "centralised_heldout_loss")
     rows = [
-        (str(number), *(f"{o[key]:.3f}" for key in ("heldout_loss", "alone_heldout_loss", "centralised_heldout_loss")),
-         f"{o['alone_heldout_loss'] - o['heldout_loss']:+.3f}")
+        (
+            str(number),
+            *(f"{o[key]:.3f}" for key in losses),
+            f"{o['alone_heldout_loss'] - o['heldout_loss']:+.3f}",
+        )
         for number, o in enumerate(organisations)
-    ]  # fmt: skip
+    ]
     return "<h2>Loss on each organisation's own held-out text</h2>" + table(heads, rows)
 
 

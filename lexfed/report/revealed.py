@@ -156,11 +156,15 @@ def remarks(revealed: Revealed, options: Agreement, ledger: Ledger) -> list[str]
     lines = []
     for number, organisation in enumerate(revealed.organisations):
         if organisation.left_out:
-            lines.append(f"organisation {number}: {organisation.left_out:,} running words longer than {options.longest} "
-                         "characters are left out")  # fmt: skip
+            lines.append(
+                f"organisation {number}: {organisation.left_out:,} running words longer than "
+                f"{options.longest} characters are left out"
+            )
         if organisation.running and organisation.coverage(organisation.agreed) < 0.5:
-            lines.append(f"organisation {number}: the list covers less than half of its text; "
-                         "text written without spaces must be cut into words first")  # fmt: skip
+            lines.append(
+                f"organisation {number}: the list covers less than half of its text; "
+                "text written without spaces must be cut into words first"
+            )
     return lines + ([price(ledger, options)] if ledger else [])
 
 

@@ -49,10 +49,8 @@ class Recorder:
         arrays: Path | None,
     ) -> Path:
         clock = request.meta
-        target = (
-            self.folder
-            / f"{int(clock['step']):06d}-{int(clock['ask']):02d}-{verb.name}-{client:08d}-{direction}"
-        )
+        step, ask = int(clock["step"]), int(clock["ask"])
+        target = self.folder / f"{step:06d}-{ask:02d}-{verb.name}-{client:08d}-{direction}"
         folder = self.folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
         (folder / "blobs").mkdir(parents=True)

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,21 +65,6 @@ def write_projector(folder: Path, vocabulary: Vocabulary, vectors: Tensor) -> li
             f"{name}\t{n}\n".encode() for name, n in zip(names, vocabulary.counts, strict=True)
         )
     return changed
-
-
-def keyed_vectors(vocabulary: Vocabulary, vectors: Tensor) -> Any:
-    """gensim's `KeyedVectors`, a copy, with the words as they are and their counts."""
-    from gensim.models import KeyedVectors  # takes seconds to import
-
-    _check(vocabulary, {"vectors": vectors})
-    keyed = KeyedVectors(vectors.shape[1], count=len(vectors))
-    keyed.index_to_key = list(vocabulary.tokens)
-    keyed.key_to_index = dict(vocabulary.ids)
-    keyed.next_index = len(vectors)
-    torch.from_numpy(keyed.vectors).copy_(vectors.detach())
-    keyed.allocate_vecattrs(["count"], [int])
-    keyed.expandos["count"][:] = vocabulary.counts
-    return keyed
 
 
 # --- a file to go on from -------------------------------------------------------------------------

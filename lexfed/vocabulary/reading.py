@@ -79,8 +79,9 @@ def own_words(
     return (UNKNOWN, *ranked[: size - 1])
 
 
-# (n, d) and (n, d)
-def initial_rows(own: tuple[str, ...], public: PublicTable | None, random: Tensor) -> Tensor:
+def initial_rows(
+    own: tuple[str, ...], public: PublicTable | None, random: Tensor
+) -> Tensor:  # (n, d) and (n, d)
     """Public vectors where there are some; else of these random ones, N(0, 1), as long as the
     public ones are.
     """

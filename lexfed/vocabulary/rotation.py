@@ -9,7 +9,8 @@ Whoever has Q reads everything: one client that works with the server is enough.
 about d pairs (x, x Q), by `aligned`. Lengths and angles survive a rotation; lengths can be made
 equal before it.
 
-    whitened: x <- (x - mean) C^-1/2 sqrt(tr C / d) mean and covariance C of the table's most frequent words
+    whitened:  x <- (x - mean) C^-1/2 sqrt(tr C / d)    mean and covariance C of the table's most
+                                                        frequent words
 
 Real vectors lie along few axes, and Adam, which scales each number by itself, makes use of that:
 turned, it learns more slowly. Whitened vectors have no axes, so turning them changes nothing. Nor

@@ -21,11 +21,9 @@ is the same, and integers add up exactly, under a secure sum too.
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -131,32 +129,6 @@ def encode(sketch: Sketch, words: Sequence[str], seed: Seed) -> Reports:
     plus = rng.random((len(words), sketch.width)) < sketch.flip  # (W, m)
     plus[every, columns] ^= True
     return Reports(rows, np.packbits(plus, axis=1))
-
-
-def encode_many(sketch: Sketch, words_of_users: Iterable[Sequence[str]], seed: Seed) -> Accumulated:
-    """The sum of all these users' reports, drawn from the law of that sum instead of one by one."""
-    rng, counts = numpy_generator(seed), Counter(chain.from_iterable(words_of_users))
-    true = _true_signs(sketch, counts, rng)  # (k, m)
-    reports = true.sum(axis=1)
-    # In row j every report flips every column by itself: of the t reports with +1 at a column
-    # Bin(t, 1 - p) stay, of the n_j - t others Bin(n_j - t, p) turn, and columns are independent.
-    # So nothing is approximated.
-    plus = rng.binomial(true, 1 - sketch.flip) + rng.binomial(reports[:, None] - true, sketch.flip)
-    return Accumulated(2 * plus - reports[:, None], reports)
-
-
-def _true_signs(sketch: Sketch, counts: Counter[str], rng: np.random.Generator) -> Ints:
-    """How many reports have their +1 at each row and column, before the flips."""
-    known = [word for word in counts if word != NO_WORD]
-    times = np.array([counts[word] for word in known], dtype=np.int64)
-    # (W, k), the rows that reports took
-    drawn = rng.multinomial(times, np.full(sketch.hashes, 1 / sketch.hashes))
-    cells = sketch.hashes * sketch.width
-    true = np.bincount(rng.integers(cells, size=counts[NO_WORD]), minlength=cells).reshape(
-        sketch.hashes, sketch.width
-    )
-    np.add.at(true, (np.arange(sketch.hashes)[:, None], places(sketch, known)), drawn.T)
-    return true
 
 
 def empty(sketch: Sketch) -> Accumulated:

@@ -1,8 +1,9 @@
 """Tokenizers that are trained here: byte-level BPE, words, WordPiece, and a unigram language model.
 
-    words(text)              one fixed rule cuts every text; a text is then " ".join(words)
-    train(texts, kind, size) a standard tokenizer.json: each word is one pre-token, so no token spans two words
-    load(tokenizer.json)     ids 0-3 are <pad> <s> </s> <unk>; the first three are in no text
+    words(text)               one fixed rule cuts every text; a text is then " ".join(words)
+    train(texts, kind, size)  a standard tokenizer.json: each word is one pre-token, so no token
+                              spans two words
+    load(tokenizer.json)      ids 0-3 are <pad> <s> </s> <unk>; the first three are in no text
 
 All training reads counts of words only (BPE: Sennrich et al., 2016; unigram: Kudo, 2018), and the
 same counts give the same bytes. The library's WordPiece numbers its letters, and its unigram adds
@@ -70,8 +71,8 @@ def _any_script() -> re.Pattern[str]:
         if unicodedata.category(chr(point))[0] == "M"
     ]
     near = "".join(mark for mark in marks if mark <= "\uffff") + "\u200c\u200d"
-    # and skin tones
-    far = "".join(mark for mark in marks if mark > "\uffff") + "\U0001f3fb-\U0001f3ff"
+    far = "".join(mark for mark in marks if mark > "\uffff")
+    far += "\U0001f3fb-\U0001f3ff"  # and skin tones
     mark = rf"(?![\0-\u02ff])(?:[{near}]|(?=[\U00010000-\U0010ffff])[{far}])"
     word, symbol = rf"\w+(?:{mark}\w*)*", rf"[^\w\s](?:{mark})*"
     return re.compile(rf"{word}(?:['’]{word})*|{symbol}(?:(?<=\u200d){symbol})*")

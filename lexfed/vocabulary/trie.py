@@ -4,14 +4,20 @@ AISTATS 2020).
     every user has one word, ended by a mark;  the trie starts as the empty prefix
     for level 1 .. L:
         server:  draw gamma sqrt(n) of the n users, all different, and tell them the trie
-        user:    if the first level - 1 letters of its word stand in the trie, vote for the first `level`
+        user:    if the first level - 1 letters of its word stand in the trie,
+                 vote for the first `level`
         server:  the trie grows by the prefixes with at least theta votes
-    the words that reached their mark are frequent                                                  [Alg. 1, 2]
+    the words that reached their mark are frequent                                [Alg. 1, 2]
 
-There is no noise. For 4 <= theta <= sqrt(n) and 1 <= gamma <= sqrt(n) / (theta + 1) the sampling alone makes the trie
-(L ln(1 + 1 / (sqrt(n) / (gamma theta) - 1)), (theta - 2) / ((theta - 3) theta!))-DP               [Theorem 1]
-for one user's word, changed or taken away, against those who see the trie and neither the votes nor who was drawn: the
-server is trusted with both. The counts of votes that `discover` returns are not covered: what may be told is the words.
+There is no noise. For 4 <= theta <= sqrt(n) and 1 <= gamma <= sqrt(n) / (theta + 1) the sampling
+alone makes the trie
+
+    (L ln(1 + 1 / (sqrt(n) / (gamma theta) - 1)),
+     (theta - 2) / ((theta - 3) theta!))-DP                                       [Theorem 1]
+
+for one user's word, changed or taken away, against those who see the trie and neither the votes nor
+who was drawn: the server is trusted with both. The counts of votes that `discover` returns are not
+covered: what may be told is the words.
 
 Differs from the paper: theta is the least one from 10 with the theorem's delta itself. The paper's
 closed form replaces theta! by sqrt(2 pi) ((theta + 1/2) / e)^(theta + 1/2), which is a little more,
@@ -26,7 +32,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from lexfed.core.errors import ConfigError, DataError, PrivacyError
-from lexfed.core.seeds import Seed, derive, numpy_generator
+from lexfed.core.seeds import Seed, derive
 
 END = "\n"  # no word of `vocabulary.word` holds it; the paper's "$" may be one
 
@@ -102,27 +108,3 @@ def grow(prefixes: Collection[str], votes: Iterable[str | None], theta: int) -> 
         vote for vote in votes if vote and vote[:-1] in prefixes and END not in vote[:-1]
     )
     return {prefix: number for prefix, number in counts.items() if number >= theta}
-
-
-def discover(
-    words_by_user: Sequence[Sequence[str]], params: Parameters, seed: Seed
-) -> dict[str, int]:
-    """All levels, simulated: the words that reached their mark, with the votes for it, which the
-    server keeps to itself.
-    """
-    if len(words_by_user) != params.users:
-        raise PrivacyError(
-            f"the parameters are for {params.users:,} users, not for {len(words_by_user):,}"
-        )
-    rng = numpy_generator(derive(seed, "sample"))
-    prefixes, found = {"": params.users}, dict[str, int]()
-    for level in range(1, params.length + 1):
-        drawn = rng.choice(params.users, params.sample, replace=False).tolist()
-        votes = [
-            vote(words_by_user[user], prefixes, level, derive(seed, "user", user)) for user in drawn
-        ]
-        prefixes = grow(prefixes, votes, params.theta)
-        found |= {
-            prefix[:-1]: number for prefix, number in prefixes.items() if prefix.endswith(END)
-        }
-    return found

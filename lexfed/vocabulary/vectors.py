@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -51,17 +51,6 @@ class PublicTable:
         return torch.from_numpy(np.asarray(self.vectors[ids], dtype=np.float32)).reshape(
             len(ids), self.dimension
         )
-
-
-class KeyedVectors(Protocol):
-    """What gensim's `KeyedVectors` looks like from here."""
-
-    index_to_key: list[str]
-    vectors: npt.NDArray[np.float32]
-
-
-def from_keyed_vectors(vectors: KeyedVectors) -> PublicTable:
-    return PublicTable(tuple(vectors.index_to_key), vectors.vectors)
 
 
 def load(name: str) -> PublicTable:

@@ -36,8 +36,12 @@ _TORCH = {code: dtype for dtype, code in _DTYPES.items()}
 
 
 def _tensors(message: Message) -> dict[str, Tensor]:
-    blobs = {_BLOB + name: torch.frombuffer(bytearray(b), dtype=torch.uint8) if b else torch.empty(0, dtype=torch.uint8)
-             for name, b in message.blobs.items()}  # fmt: skip
+    blobs = {
+        _BLOB + name: torch.frombuffer(bytearray(b), dtype=torch.uint8)
+        if b
+        else torch.empty(0, dtype=torch.uint8)
+        for name, b in message.blobs.items()
+    }
     # widest first, so that every array lies aligned
     return dict(
         sorted(

@@ -67,9 +67,10 @@ class Form:
 class Verb:
     """What a client can be asked for. Two verbs of one name never meet: each method has its own.
 
-    kind: update  replies add up; they may move parameters
-          list    columns of one length, which are not added up; or nothing at all
-          figures numbers for the experimenter: the client keeps nothing, nobody drops out, bytes are counted apart
+    kind:  update   replies add up; they may move parameters
+           list     columns of one length, which are not added up; or nothing at all
+           figures  numbers for the experimenter: the client keeps nothing, nobody drops out, bytes
+                    are counted apart
     """
 
     name: str
@@ -228,7 +229,9 @@ def _is_of(base: str, name: str) -> bool:
 
 
 def _inside(ids: Tensor, values: Tensor, request: Message) -> bool:
-    """Whether the rows are of the table that the request speaks of: its shape was sent, not itself."""
+    """Whether the rows are of the table that the request speaks of: its shape was sent, not
+    itself.
+    """
     if "rows" in request.meta and values.shape[1] != request.meta["width"]:
         return False
     if not len(ids):
@@ -246,6 +249,11 @@ def _bounded(request: Message, reply: Message) -> bool:
     for name, value in reply.arrays.items():
         if name.startswith("delta/") and "#" not in name and value.is_floating_point():
             square += float(value.double().square().sum())
-        elif name != "unclipped" or value.dtype not in FLOATS or value.ndim != 0 or abs(float(value)) != 0.5:
+        elif (
+            name != "unclipped"
+            or value.dtype not in FLOATS
+            or value.ndim != 0
+            or abs(float(value)) != 0.5
+        ):
             return False
     return square <= float(request.meta.get("limit", 1e30)) ** 2  # no number is not below anything

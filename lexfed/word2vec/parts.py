@@ -48,7 +48,10 @@ WORD_VECTORS = Kind(
     parts,
     reads=("data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit"),
     tells={
-        "privacy": "word vectors are trained by organisations: noise per user has no meaning; see agreement.rule = 'dp'",
+        "privacy": (
+            "word vectors are trained by organisations: noise per user has no meaning; "
+            "see agreement.rule = 'dp'"
+        ),
         "aggregation": "word vectors travel as rows, which have no median",
         "train": "word vectors are trained as [word2vec] says",
     },

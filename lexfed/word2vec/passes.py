@@ -74,7 +74,8 @@ def gather(tables: Mapping[str, Floats], centres: Ints, words: Ints, negatives: 
     v_ids, (v_places,) = _places(size, centres)
     u_ids, (u_places, negative_places) = _places(size, words, negatives)
     return Gathered(
-        v_ids, u_ids, tables[INPUT][v_ids], tables[OUTPUT][u_ids], v_places, u_places, negative_places
+        v_ids, u_ids, tables[INPUT][v_ids], tables[OUTPUT][u_ids],
+        v_places, u_places, negative_places,
     )  # fmt: skip
 
 
@@ -114,8 +115,8 @@ def local_pass(
     v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
     text_places, windows = (rows.centres, rows.words), (low, high)
     loss, met = skipgram.sgd_pass(
-        rows.v_rows, rows.u_rows, text_places, windows, rows.negatives, 1.0, moment.rate(options.lr),
-        (v_counts, u_counts),
+        rows.v_rows, rows.u_rows, text_places, windows, rows.negatives, 1.0,
+        moment.rate(options.lr), (v_counts, u_counts),
     )  # fmt: skip
     subtract_rows(rows.v_rows, tables[INPUT], rows.v_ids)
     subtract_rows(rows.u_rows, tables[OUTPUT], rows.u_ids)

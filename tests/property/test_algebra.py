@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lexfed.core.errors import WireError
-from lexfed.core.params import ParameterSplit, Rows, add, union
+from lexfed.core.params import ParameterSplit, Rows, add_all, union
 from lexfed.federation import Requests, Sum, blocks, plain
 from lexfed.learning.verbs import TRAIN
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
@@ -158,8 +158,8 @@ def test_a_sum_in_blocks_is_the_sum_of_who_answered(n: int, dropped: set[int]) -
 def test_the_order_of_a_sum_is_part_of_it() -> None:
     """Why blocks are fixed: floating-point addition does not associate."""
     big, small = {"x": torch.tensor(1e8)}, {"x": torch.tensor(1.0)}
-    assert not math.isclose(add(add(big, small), {"x": -big["x"]})["x"].item(), 1.0)
-    assert math.isclose(add(add(big, {"x": -big["x"]}), small)["x"].item(), 1.0)
+    assert not math.isclose(add_all([big, small, {"x": -big["x"]}])["x"].item(), 1.0)
+    assert math.isclose(add_all([big, {"x": -big["x"]}, small])["x"].item(), 1.0)
 
 
 @settings(max_examples=30)

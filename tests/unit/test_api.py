@@ -91,7 +91,7 @@ def test_a_list_of_texts_is_a_corpus_without_labels() -> None:
 
 @pytest.mark.parametrize("wrong", [17, (text for text in ["a"]), [1, 2]])
 def test_what_is_no_corpus_is_refused_in_a_sentence(wrong: Any) -> None:
-    with pytest.raises(lexfed.LexfedError, match="corpus|texts"):
+    with pytest.raises(lexfed.LexfedError, match=r"corpus|texts"):
         lexfed.load_corpus(wrong)
 
 

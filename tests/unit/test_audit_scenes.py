@@ -17,10 +17,10 @@ from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.metrics import leakage
-from lexfed.metrics.leakage import transformer_inputs
 from lexfed.models.encoder import resolve
 from lexfed.vocabulary.pretrained import load_tokenizer
 from tests.conftest import ROOT, Lexfed
+from tests.references import transformer_inputs
 from tests.unit.test_auditing import QUICK, audited, one, words
 
 QUICK_SCENES = {name: ROOT / "experiments" / "quick" / f"{name}.toml" for name in ("agreed", "learned")}

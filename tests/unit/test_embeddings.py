@@ -13,10 +13,10 @@ from lexfed.core.errors import DataError
 from lexfed.corpus import wordsim
 from lexfed.metrics import embeddings
 from lexfed.metrics.embeddings import analogies, nearest, neighbours, overlap, similarity
-from lexfed.vocabulary.export import keyed_vectors
 from lexfed.vocabulary.vectors import load
 from lexfed.vocabulary.word import Vocabulary
 from tests.conftest import DATA, needs_data
+from tests.references import keyed_vectors
 
 WORDS = [f"w{i}" for i in range(60)]
 IDS = {word: i for i, word in enumerate(WORDS)}

@@ -15,13 +15,13 @@ from torch import Tensor
 from lexfed.core.errors import DataError
 from lexfed.vocabulary import vectors as public
 from lexfed.vocabulary.export import (
-    keyed_vectors,
     read_tables,
     write_projector,
     write_tables,
     write_word2vec,
 )
 from lexfed.vocabulary.word import Vocabulary
+from tests.references import keyed_vectors
 
 PLAIN = ("<unk>", "the", "bär", "москва", "東京", "🙂", "e5", "4", "don't", "…", "x" * 5000)
 BROKEN = ("new york", "a\tb", "two\nlines", "", " ", "\u3000", "no\u00a0break", "c\rr", "\u2028", "nul\0", "\ud800")
@@ -159,7 +159,6 @@ def test_what_does_not_belong_together_is_refused(
         lambda: write_word2vec(path, vocabulary, table, binary=False),
         lambda: write_projector(path, vocabulary, table),
         lambda: write_tables(path, vocabulary, {"input": table}),
-        lambda: keyed_vectors(vocabulary, table),
     ):
         with pytest.raises(DataError, match=message):
             write()
@@ -335,21 +334,7 @@ def test_files_of_others_are_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
-# --- gensim, in memory -----------------------------------------------------------------------------------------------
-
-
-def test_keyed_vectors_are_gensims_own(tmp_path: Path) -> None:
-    tokens = (*PLAIN, *BROKEN)
-    table = rows(len(tokens))
-    keyed = keyed_vectors(vocabulary_of(*tokens), table)
-    assert isinstance(keyed, KeyedVectors)
-    assert keyed.index_to_key == list(tokens), "nothing is escaped: there is no format to break"
-    assert np.array_equal(keyed["東京"], table[4].numpy())
-    assert keyed.get_vecattr("the", "count") == vocabulary_of(*tokens).counts[1]
-    assert {word for word, _ in keyed.most_similar("bär", topn=3)} < set(tokens)
-    assert public.from_keyed_vectors(keyed).words == tokens
-    keyed.vectors[:] = 0
-    assert table.abs().sum() > 0, "the artefact is apart from what is trained"
+# --- gensim ------------------------------------------------------------------------------------
 
 
 def test_what_gensim_writes_of_them_is_what_we_write(tmp_path: Path) -> None:
@@ -359,16 +344,3 @@ def test_what_gensim_writes_of_them_is_what_we_write(tmp_path: Path) -> None:
     theirs, ours = public.load(str(tmp_path / "theirs.bin")), public.load(str(tmp_path / "ours.bin"))
     assert theirs.words == ours.words
     assert np.array_equal(theirs.vectors, ours.vectors)
-
-
-def test_empty_keyed_vectors() -> None:
-    keyed = keyed_vectors(vocabulary_of(), rows(0))
-    assert (len(keyed), keyed.vector_size) == (0, 6)
-
-
-def test_rows_of_nothing_in_gensim() -> None:
-    table = rows(3)
-    table[1] = 0
-    keyed = keyed_vectors(vocabulary_of(*"abc"), table)
-    assert keyed.similarity("a", "c") == pytest.approx(float(torch.cosine_similarity(table[0], table[2], dim=0)), abs=1e-6)
-    assert keyed["b"].tolist() == [0.0] * 6

@@ -24,7 +24,6 @@ from lexfed.vocabulary.sketch import (
     choose_words,
     empty,
     encode,
-    encode_many,
     estimate,
     histogram,
     per_word_epsilon,
@@ -35,6 +34,7 @@ from lexfed.vocabulary.word import count_words, most_frequent, words
 from tests.conftest import needs_data
 
 # --- privacy ---
+from tests.references import encode_many
 
 
 def probability(sketch: Sketch, word: str, row: int, signs: Sequence[int]) -> float:

@@ -3,7 +3,6 @@
 import ast
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lexfed.audits.guesses import texts
-from lexfed.audits.inversion.dlg import Inversion
-from lexfed.audits.inversion.inversion_study import (
+from experiments.audit.inversion_study import (
     Row,
     Target,
     cases,
@@ -17,6 +15,8 @@ from lexfed.audits.inversion.inversion_study import (
     searches,
     target_of,
 )
+from lexfed.audits.guesses import texts
+from lexfed.audits.inversion.dlg import Inversion
 from lexfed.core.errors import DataError
 from lexfed.core.seeds import root
 from lexfed.corpus.catalogue import load

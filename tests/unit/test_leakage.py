@@ -29,7 +29,6 @@ from lexfed.metrics.leakage import (
     label_shares,
     leverage,
     moved_rows,
-    placed_ranking,
     ranking,
     residuals,
     rouge,
@@ -37,7 +36,6 @@ from lexfed.metrics.leakage import (
     sentence_scores,
     span,
     tpr_at,
-    transformer_inputs,
     wilson,
 )
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
@@ -48,6 +46,7 @@ from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors
 from lexfed.vocabulary.word import WordTokenizer, of_list, words
 from tests.conftest import needs_data
+from tests.references import placed_ranking, transformer_inputs
 
 MODEL = BiLSTMClassifier(ModelOptions(embedding=100, hidden=100, dropout=0.0), classes=2)
 FIRST = ("lstm.weight_ih_l0", "lstm.weight_ih_l0_reverse")

@@ -7,7 +7,7 @@ import pytest
 
 from lexfed.core.errors import DataError
 from lexfed.vocabulary.reading import PrivateReader
-from lexfed.vocabulary.vectors import PublicTable, from_keyed_vectors, load
+from lexfed.vocabulary.vectors import PublicTable, load
 from tests.conftest import corpus_of, needs_data
 
 WORDS = ["the", "bär", "e5", "new york"]
@@ -50,14 +50,6 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     load(str(path))
     np.savez(path, words=np.array(["other"]), vectors=np.ones((1, 2), dtype=np.float32))
     assert load(str(path)).words == ("other",)
-
-
-def test_keyed_vectors_need_no_file() -> None:
-    class Keyed:
-        index_to_key = WORDS
-        vectors = VECTORS
-
-    assert from_keyed_vectors(Keyed()).rows(["e5"]).tolist() == [VECTORS[2].tolist()]
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ Who sees uploads (the server, or a reader of the wire) knows the attribute of so
 they told it, and wants that of the others. Property inference after Melis, Song, De Cristofaro,
 Shmatikov (S&P 2019), with a linear attacker:
 
-    x_k <- R delta_k / |R delta_k|             R: a random projection to a few hundred numbers, the same for all
-    W   <- argmin_W |Y - X W|^2 + lambda |W|^2 over the auxiliary users, X and Y less their means
-    s_k <- x_k W                               the higher, the likelier the class
+    x_k  <- R delta_k / |R delta_k|              R: a random projection to a few hundred numbers,
+                                                 the same for all
+    W    <- argmin_W |Y - X W|^2 + lambda |W|^2  over the auxiliary users, X and Y less their means
+    s_k  <- x_k W                                the higher, the likelier the class
 
 R has one entry of random sign in each column (Charikar, Chen, Farach-Colton, 2002): it keeps inner
 products in the mean, and is applied by adding every parameter to the number it fell to. lambda is
@@ -60,8 +61,8 @@ def infer(
         raise DataError(
             "the attacker needs a label for each user it knows, and users of two classes at least"
         )
-    # (A, d), (A, C)
-    x, y = features_aux.double(), torch.nn.functional.one_hot(labels_aux, classes).double()
+    x = features_aux.double()  # (A, d)
+    y = torch.nn.functional.one_hot(labels_aux, classes).double()  # (A, C)
     u, s, vt = torch.linalg.svd(x - x.mean(0), full_matrices=False)
     centred = y - y.mean(0)
     unit = float(s.square().mean()) or 1.0

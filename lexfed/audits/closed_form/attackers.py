@@ -1,15 +1,19 @@
 """Attacks on one upload in closed form, each with what its attacker knows: public files, and
 perhaps something more.
 
-    rows      public files             rows of a shared table that moved are words
-    span      public files             the first matrix that travels moved within the span of the client's words
-    span      d/2 or d known words     has seen so many words both in public and as clients turn them: Procrustes
-    span      a colluding client       has the clients' common secret
-    span      every round of a client  adds up what it saw of one client
-    norms     isolated vectors         has every word's vector as the client turned it, and matches lengths
-    sentences public files             is this sentence of the client's?
-    labels    public files             how frequent is each class?
-    inversion public files and lengths the texts whose gradient the upload is; also named by another model's table
+    rows       public files              rows of a shared table that moved are words
+    span       public files              the first matrix that travels moved within the span of the
+                                         client's words
+    span       d/2 or d known words      has seen so many words both in public and as clients turn
+                                         them: Procrustes
+    span       a colluding client        has the clients' common secret
+    span       every round of a client   adds up what it saw of one client
+    norms      isolated vectors          has every word's vector as the client turned it, and
+                                         matches lengths
+    sentences  public files              is this sentence of the client's?
+    labels     public files              how frequent is each class?
+    inversion  public files and lengths  the texts whose gradient the upload is; also named by
+                                         another model's table
 
 A guess is a ranking or a score. The truth is not known here.
 """
@@ -152,17 +156,41 @@ def label_scores(upload: Upload) -> Tensor | None:
 
 
 THREATS: Mapping[str, str] = {
-    "public files": "sees every message of every client; knows the model, the method and every public file",
-    "0.5 d known words": "the same, and knows d/2 words both in public and as the client's secret rotation turns them",
-    "1 d known words": "the same, and knows d words both in public and as the client's secret rotation turns them",
-    "a colluding client": "the same, and one client gave it what clients share and the server lacks",
+    "public files": (
+        "sees every message of every client; knows the model, the method and every public file"
+    ),
+    "0.5 d known words": (
+        "the same, and knows d/2 words both in public and as the client's secret rotation turns "
+        "them"
+    ),
+    "1 d known words": (
+        "the same, and knows d words both in public and as the client's secret rotation turns them"
+    ),
+    "a colluding client": (
+        "the same, and one client gave it what clients share and the server lacks"
+    ),
     "every round of a client": "public files, and adds up what it saw of one client in all rounds",
     "another organisation": "reads the word list that was agreed on, and its own text",
-    "isolated vectors": "has each of the client's word vectors alone, as the client turned it: more than an upload gives",
+    "isolated vectors": (
+        "has each of the client's word vectors alone, as the client turned it: more than an upload "
+        "gives"
+    ),
     "public files and lengths": "public files, and how many words each text of the client has",
-    "another model's table": "the same, but names vectors by a table not the client's, as FedeVocab's attacker does",
-    "knows half of the users": "public files, and the attribute in question of one half of the users, who told it",
-    "knows half of the users, reads the bias": "the same, and looks at the output's bias alone, where words are counted",
-    "the released model": "has the model that training ended with, and the text in question with its label; saw no message",
-    "shadow models": "the same, has all clients' texts but not who joined, and trains models with and without each client",
+    "another model's table": (
+        "the same, but names vectors by a table not the client's, as FedeVocab's attacker does"
+    ),
+    "knows half of the users": (
+        "public files, and the attribute in question of one half of the users, who told it"
+    ),
+    "knows half of the users, reads the bias": (
+        "the same, and looks at the output's bias alone, where words are counted"
+    ),
+    "the released model": (
+        "has the model that training ended with, and the text in question with its label; saw no "
+        "message"
+    ),
+    "shadow models": (
+        "the same, has all clients' texts but not who joined, and trains models with and without "
+        "each client"
+    ),
 }

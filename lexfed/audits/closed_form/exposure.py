@@ -1,9 +1,10 @@
 """Exposure of canary phrases: does what a client trained on stand out from what it might have
 trained on?
 
-    score(s) how well an upload fits phrase s               by its tokens' rows, or the span of the first matrix
-    rank     of the planted phrase among R of the same form ties count half
-    exposure log2 R - log2 rank                             in bits (Carlini et al., 2019, sec. 4)
+    score(s)  how well an upload fits phrase s                by its tokens' rows, or the span of
+                                                              the first matrix
+    rank      of the planted phrase among R of the same form  ties count half
+    exposure  log2 R - log2 rank                              in bits (Carlini et al., 2019, sec. 4)
 
 A rank that is any from 1 to R by chance gives log2 e = 1.44 bits in the mean, one in the middle 1;
 the most is log2 R, 13.3 bits for 10,000. Differs from the paper: an upload is asked, not the

@@ -1,7 +1,9 @@
 """Front ends: what the first matrix on the wire reads of a text, as far as public files tell.
 
-    words   x_t = E[word t]                                 BiLSTM, with a public table of word vectors
-    encoder x_t = LayerNorm(E[token t] + position t + type) BERT, DistilBERT, with their pretrained module
+    words    x_t = E[word t]                                  BiLSTM, with a public table of word
+                                                              vectors
+    encoder  x_t = LayerNorm(E[token t] + position t + type)  BERT, DistilBERT, with their
+                                                              pretrained module
 
 Candidates stand in the order of their frequency in public text, which is the prior. What a client
 did to its own copy of the table since is not public: it blurs, and a ranking bears it.

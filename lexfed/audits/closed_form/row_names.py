@@ -1,8 +1,9 @@
 """What the rows of a table that travels are called, and which of them a text would move.
 
-    classifiers     the shared vocabulary: a word list, or the tokens of a pretrained model
-    word vectors    the list that was agreed on. Chosen among hashes or not, it is sent in the clear: the server can name it
-    language models the tokenizer that went with the model
+    classifiers      the shared vocabulary: a word list, or the tokens of a pretrained model
+    word vectors     the list that was agreed on. Chosen among hashes or not, it is sent in the
+                     clear: the server can name it
+    language models  the tokenizer that went with the model
 
 The prior is their order by frequency in public text. A list of words has it already (a union that
 was agreed on without counts is in the order of the alphabet, and its prior tells nothing). Tokens

@@ -1,10 +1,11 @@
 """Deep leakage from gradients, on embeddings: the text behind one gradient (Zhu, Liu, Han, NeurIPS
 2019).
 
-    observed g_l = dL(F(x, W), y) / dW_l                  for every W_l that is shared; one batch, one step, no noise
-    start    x ~ N(0, spread^2), a vector per word;  y = softmax(z), z ~ N(0, 1), a row per text
-    descend  D(x, z) = sum_l  |g_l(x, y) - g_l|^2 / |g_l|^2  +  alpha |g_l(x, y) - g_l|_1 / |g_l|_1
-    decode   each vector to the word of a table that is nearest by cosine
+    observed  g_l = dL(F(x, W), y) / dW_l    for every W_l that is shared;
+                                             one batch, one step, no noise
+    start     x ~ N(0, spread^2), a vector per word;  y = softmax(z), z ~ N(0, 1), a row per text
+    descend   D(x, z) = sum_l  |g_l(x, y) - g_l|^2 / |g_l|^2  +  alpha |g_l(x, y) - g_l|_1 / |g_l|_1
+    decode    each vector to the word of a table that is nearest by cosine
 
 With alpha = 0 this is DLG, above it TAG (Deng et al., Findings of EMNLP 2021). Differs from both:
 every tensor counts in its own unit, else the largest hides the others. `inside` keeps x in the row
@@ -347,20 +348,3 @@ def sentences(ids: Tensor, lengths: Iterable[int], tokens: Sequence[str]) -> lis
     return [
         [tokens[i] for i in row[:length]] for row, length in zip(ids.tolist(), lengths, strict=True)
     ]
-
-
-def reconstruct(
-    model: Classifier,
-    params: Params,
-    observed: Params,
-    threat: Threat,
-    table: Tensor,
-    tokens: Sequence[str],
-    options: Inversion,
-) -> list[list[str]]:
-    """The words of each text, longest text first, as this table (V, d) names them."""
-    return sentences(
-        decode(invert(model, params, observed, threat, options).vectors, table),
-        threat.lengths,
-        tokens,
-    )

@@ -34,8 +34,8 @@ def lstm_gradients(params: Params, x: Tensor, batch: Batch, target: Tensor) -> P
     real = steps < batch.lengths[:, None]  # (B, T)
     turned = torch.where(real, batch.lengths[:, None] - 1 - steps, steps)  # (B, T)
     both = torch.stack([x, x.gather(1, turned[..., None].expand_as(x))])  # (2, B, T, d)
-    # (2, T, B, 4h)
-    gates = torch.einsum("wbtd,wgd->wtbg", both, inputs) + (biases + more)[:, None, None]
+    bias = (biases + more)[:, None, None]
+    gates = torch.einsum("wbtd,wgd->wtbg", both, inputs) + bias  # (2, T, B, 4h)
     states = _states(gates, recurrent)  # (2, T, B, h)
     # a mean does not ask in which order the backward way has read
     pooled = (states * real.T[..., None]).sum(1) / batch.lengths[:, None]  # (2, B, h)

@@ -1,8 +1,10 @@
 """Gradient inversion on uploads: the delta taken for one gradient step, inverted, and decoded with
 two tables.
 
-    public files and lengths the table that clients began with, or the shared one where there is one
-    another model's table    FedeVocab's attacker (A.3): the same vectors, named by a table that is not the client's
+    public files and lengths  the table that clients began with, or the shared one where there is
+                              one
+    another model's table     FedeVocab's attacker (A.3): the same vectors, named by a table that is
+                              not the client's
 
 A client that makes one SGD step sends a gradient. One that makes several sends their sum, taken at
 moving weights, and Adam sends little more than signs: the attack goes on as if they were gradients,

@@ -1,12 +1,13 @@
 """Was this text trained on? Two attacks on the released model, and what differential privacy allows
 them.
 
-    phi_i     = log p_i / (1 - p_i)                           p_i: the model's confidence in the true label of text i
-    threshold   s_i = -loss_i                                  Yeom, Giacomelli, Fredrikson, Jha (CSF 2018)
-    LiRA      for each text: shadow models that trained on it, and that did not        Carlini et al. (S&P 2022), Alg. 1
-                mu_in, mu_out, sigma_in, sigma_out <- Gaussian fits to their phi_i
-                online    s_i = log N(phi_i | mu_in, sigma_in^2) - log N(phi_i | mu_out, sigma_out^2)
-                offline   s_i = (phi_i - mu_out) / sigma_out   needs no model that has seen text i
+    phi_i      = log p_i / (1 - p_i)    p_i: the model's confidence in the true label of text i
+    threshold  s_i = -loss_i            Yeom, Giacomelli, Fredrikson, Jha (CSF 2018)
+    LiRA                                Carlini et al. (S&P 2022), Alg. 1
+               for each text: shadow models that trained on it, and that did not
+               mu_in, mu_out, sigma_in, sigma_out <- Gaussian fits to their phi_i
+               online   s_i = log N(phi_i | mu_in, sigma_in^2) - log N(phi_i | mu_out, sigma_out^2)
+               offline  s_i = (phi_i - mu_out) / sigma_out    needs no model that has seen text i
 
 With fewer than 64 shadows a variance per text is too rough, and one for all texts is used [sec.
 VI-A]: here that of the differences from each text's own mean, so that what tells easy texts from
@@ -16,7 +17,8 @@ The unit is the text, and a text is part of one client: an epsilon for clients (
 texts as well. Members are texts of clients that trained; all others are of clients that did not.
 Under (epsilon, delta)-DP no attack gets past
 
-   TPR <= min(e^epsilon FPR + delta, 1 - e^-epsilon (1 - delta - FPR)) Kairouz, Oh, Viswanath (ICML 2015)
+    TPR <= min(e^epsilon FPR + delta,  1 - e^-epsilon (1 - delta - FPR))
+                                                             Kairouz, Oh, Viswanath (ICML 2015)
 """
 
 import math
@@ -52,8 +54,9 @@ def loss_threshold(target_losses: Tensor) -> Tensor:
     return -target_losses
 
 
-# (N,), (S, N), (S, N) -> (N,)
-def lira(target_phi: Tensor, shadow_phi: Tensor, inside: Tensor, online: bool) -> Tensor:
+def lira(
+    target_phi: Tensor, shadow_phi: Tensor, inside: Tensor, online: bool
+) -> Tensor:  # (N,), (S, N), (S, N) -> (N,)
     if shadow_phi.shape != inside.shape or shadow_phi.shape[1:] != target_phi.shape:
         raise DataError("LiRA needs a phi and a membership of every text from every shadow model")
     mu_out, sigma_out = _fit(shadow_phi, ~inside)
@@ -160,8 +163,8 @@ def report(
     size = scores.shape[1]
     draws = (torch.randint(size, (size,), generator=generator) for _ in range(resamples))
     # a text is drawn with all of its scores: what is hard for one target is hard for the next
-    # (R, 3)
-    again = torch.stack([_rates(_sides(scores[:, d], inside[:, d], counted[:, d])) for d in draws])
+    drawn = [_rates(_sides(scores[:, d], inside[:, d], counted[:, d])) for d in draws]
+    again = torch.stack(drawn)  # (R, 3)
     ends = again.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0).T.tolist()
     known = {name: (low, high) for name, (low, high) in zip(("auc", *RATES), ends, strict=True)}
     return Membership(
