@@ -13,9 +13,15 @@ from torch import Tensor
 from lexfed.core.errors import PrivacyError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.metrics.leakage import CHUNK, Spectrum, distances
+from lexfed.vocabulary import splitting
 from lexfed.vocabulary.sketch import NO_WORD, Accumulated, Ints, Sketch, places
 from lexfed.vocabulary.trie import END, Parameters, grow, vote
 from lexfed.vocabulary.word import Vocabulary
+
+
+def token_words(text: str, lowercase: bool = False) -> list[str]:
+    """A text cut as tokenizers have it: symbols one by one."""
+    return splitting.words(text, lowercase, "single")
 
 
 def discover(

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
 from inversion_study import (
     BATCHES,
     Row,
@@ -35,6 +33,8 @@ from inversion_study import (
     searches,
     target_of,
 )
+from torch import Tensor
+
 from lexfed.audits.closed_form.attackers import PUBLIC_FILES
 from lexfed.audits.closed_form.front_ends import ATTENTION, EPSILON, Encoder
 from lexfed.audits.closed_form.row_names import pretrained_order
@@ -48,8 +48,9 @@ from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.encoder import load_encoder, resolve
 from lexfed.models.model import Example, ModelOptions, collate
 from lexfed.vocabulary.pretrained import PretrainedTokenizer, load_tokenizer
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import load as load_vectors
-from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer, words
+from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer
 
 HERE = Path(__file__)
 RUNS = HERE.parents[2] / "runs" / "inversion"

@@ -24,8 +24,8 @@ from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
 from lexfed.learning.task import Local
 from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
 from lexfed.vocabulary import remap
-from lexfed.vocabulary import tokenizer as trained
 from lexfed.vocabulary.learned import Learned, learn
+from lexfed.vocabulary.splitting import words as split
 from lexfed.vocabulary.tokenizer import Kind
 
 
@@ -132,7 +132,7 @@ def sampled_text(
         )
         part += 1
         for ids in drawn:
-            text = trained.words(tokenizer.decode(ids), task.texts.lowercase)
+            text = split(tokenizer.decode(ids), task.texts.lowercase, "single")
             words += max(len(text), 1)  # a model that writes nothing must not keep us for ever
             if text:
                 yield text

@@ -39,8 +39,8 @@ from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Task, Trained
 from lexfed.metrics.leakage import moved_rows, ranking, span
 from lexfed.models.model import WordClassifier
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.word import words
 from lexfed.wire import Message, below
 
 DOUBLINGS = 10  # of the noise, before a client gives up: a thousand times the first

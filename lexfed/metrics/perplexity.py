@@ -4,7 +4,7 @@ section 3.2).
     perplexity = exp(-log P(texts) / number of words)                                        [eq. 2]
 
 All tokenizers score the same texts in full, cut in words by one rule
-(`lexfed.vocabulary.trained.words`), each with its end. A model that says <unk> for a word is asked
+(`lexfed.vocabulary.splitting`), each with its end. A model that says <unk> for a word is asked
 less than to spell it: its perplexity never stands beside that of byte-level BPE, its word accuracy
 may. Word accuracy: the word's tokens are all the model's first choice, given the true tokens before
 them and where the word ends; a word with an unknown token is wrong. Users are the unit of sampling.

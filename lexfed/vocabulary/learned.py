@@ -10,6 +10,7 @@ from lexfed.core.errors import ConfigError, DataError
 from lexfed.corpus.sources import load as load_corpus
 from lexfed.corpus.text import Corpus
 from lexfed.vocabulary import tokenizer as trained
+from lexfed.vocabulary.splitting import words as split
 from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer
 
 KEPT = 50_000  # words of its text whose counts are kept, for its distance to the users' text
@@ -86,14 +87,14 @@ def public_text(options: TokenizerOptions) -> Iterable[list[str]]:
     """The public corpus, in words; of a corpus with splits only what is there to train on."""
     corpus = load_corpus(options.public)
     corpus = corpus.where("splits", "train") if corpus.splits is not None else corpus
-    return (trained.words(text, options.lowercase) for text in corpus)
+    return (split(text, options.lowercase, "single") for text in corpus)
 
 
 def texts_of(corpus: Corpus, options: TokenizerOptions) -> list[list[str]]:
     """A user's texts in words, as far as they are read."""
     left, texts = options.words_per_user, []
     for text in corpus:
-        words = trained.words(text, options.lowercase)[:left]
+        words = split(text, options.lowercase, "single")[:left]
         if words:
             texts.append(words)
             left -= len(words)

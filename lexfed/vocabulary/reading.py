@@ -11,8 +11,9 @@ from torch import Tensor
 
 from lexfed.corpus.text import Corpus
 from lexfed.models.model import Example
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.word import UNKNOWN, Tokenizer, count_words, words
+from lexfed.vocabulary.word import UNKNOWN, Tokenizer, count_words
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from lexfed.core.seeds import Seed, derive, numpy_generator
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 LIMIT = 1_000_000  # words: some 100 MB
 _PIECE = 4096  # words counted at a time

@@ -12,7 +12,7 @@ import numpy as np
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.text import Corpus
 from lexfed.models.skipgram import Text
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 # words: a longer text is cut, so that one book can be shuffled and parted like many letters
 PIECE = 1000

@@ -15,16 +15,15 @@ and `decode` leaves it out as it leaves out all special tokens.
 import json
 import math
 import re
-import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lexfed.core.errors import ConfigError, DataError
+from lexfed.vocabulary.splitting import words as split
 from lexfed.vocabulary.word import Vocabulary
 
 if TYPE_CHECKING:
@@ -40,42 +39,7 @@ LONGEST_WORD = 100  # characters of a word that WordPiece and unigram learn from
 SELDOM = 0.125
 REMEMBERED = 500_000  # words whose tokens are kept
 
-_PLAIN = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _NO_WORD = re.compile(r"\s|[\ud800-\udfff]|\A\Z")
-
-
-def words(text: str, lowercase: bool = False) -> list[str]:
-    """Words, with apostrophes inside, and single symbols, among them control characters that are no
-    blanks to Python.
-    """
-    text = text.lower() if lowercase else text
-    return (
-        _PLAIN.findall(text)
-        if text.isascii()
-        else _any_script().findall(_SURROGATE.sub("\ufffd", text))
-    )
-
-
-@cache
-def _any_script() -> re.Pattern[str]:
-    """The same, with what `\\w` leaves out: marks (vowel signs, accents) and joiners stay with
-    their letter or emoji.
-
-    That no mark is below U+0300, and few are above U+FFFF, is told to the expression: it is then
-    five times as fast.
-    """
-    marks = [
-        chr(point)
-        for point in range(sys.maxunicode + 1)
-        if unicodedata.category(chr(point))[0] == "M"
-    ]
-    near = "".join(mark for mark in marks if mark <= "\uffff") + "\u200c\u200d"
-    far = "".join(mark for mark in marks if mark > "\uffff")
-    far += "\U0001f3fb-\U0001f3ff"  # and skin tones
-    mark = rf"(?![\0-\u02ff])(?:[{near}]|(?=[\U00010000-\U0010ffff])[{far}])"
-    word, symbol = rf"\w+(?:{mark}\w*)*", rf"[^\w\s](?:{mark})*"
-    return re.compile(rf"{word}(?:['’]{word})*|{symbol}(?:(?<=\u200d){symbol})*")
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -298,7 +262,7 @@ class TrainedTokenizer:
         return {}
 
     def encode(self, text: str) -> list[int]:
-        return self.encode_words(words(text))[0]
+        return self.encode_words(split(text, lowercase=False, symbols="single"))[0]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """The ids, and of how many each word has. Words repeat, so each is looked up once: its

@@ -1,46 +1,17 @@
 """Word-level vocabularies."""
 
-import re
-import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Protocol
 
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.corpus.sources import load
 from lexfed.corpus.text import Corpus
+from lexfed.vocabulary.splitting import words
 
 UNKNOWN = "<unk>"
-_WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]+")
-
-
-def words(text: str) -> list[str]:
-    """Lower-case words, and runs of punctuation, of any script. Where a script has no spaces, a
-    clause is one word.
-    """
-    lower = text.lower()
-    if not lower.isascii():
-        return _marked().findall(lower)
-    # nothing but words and blanks: the same, five times as fast
-    if lower.replace(" ", "").isalnum():
-        return lower.split()
-    return _WORD.findall(lower)
-
-
-@cache
-def _marked() -> re.Pattern[str]:
-    """The same with marks inside words, which `\\w` leaves out: vowel signs (Hindi, Tamil, Thai),
-    accents, joiners.
-    """
-    points = [
-        point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M"
-    ]
-    marks = "".join(map(chr, points)) + "\u200c\u200d"
-    word = rf"\w+(?:[{marks}]+\w*)*"
-    return re.compile(rf"{word}(?:['’]{word})*|[^\w\s]+")
 
 
 @dataclass(frozen=True)

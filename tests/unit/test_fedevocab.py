@@ -29,8 +29,9 @@ from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader, initial_rows
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.word import WordTokenizer, of_list, words
+from lexfed.vocabulary.word import WordTokenizer, of_list
 from lexfed.wire import decode
 from tests.conftest import hand_made
 

@@ -20,7 +20,8 @@ from lexfed.metrics.perplexity import (
     text_score,
     unigram_kld,
 )
-from lexfed.vocabulary.tokenizer import TrainedTokenizer, load, train, words
+from lexfed.vocabulary.tokenizer import TrainedTokenizer, load, train
+from tests.references import token_words as words
 
 RNG = numpy_generator(derive(root(0), "language metrics"))
 

@@ -32,7 +32,7 @@ from lexfed.models.language_model import (
     score,
     windows,
 )
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 PAD, BOS, EOS = 0, 1, 2
 VOCAB = 13

@@ -39,7 +39,7 @@ from lexfed.layers.malice import Malice, corrupted, invented, malice, malicious
 from lexfed.learning.verbs import EVALUATE, TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runs import agreement_alone as agreeing
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 from lexfed.wire import ClientId, Message, Verb, pack, read, unpack
 from tests.conftest import Lexfed, hand_made
 

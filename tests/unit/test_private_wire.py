@@ -11,7 +11,7 @@ from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.learning.verbs import TRAIN
 from lexfed.methods.lg_fedavg import WARM_UP
 from lexfed.runtime.store import Store
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 from lexfed.wire import encode
 from tests.conftest import Lexfed
 

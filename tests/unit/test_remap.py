@@ -15,7 +15,8 @@ from lexfed.core.seeds import root, torch_generator
 from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.vocabulary.remap import pieces, remap_params, remap_slots, remapped, unigram_bias
-from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer, load, train, train_on_counts, words
+from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer, load, train, train_on_counts
+from tests.references import token_words as words
 
 KINDS: tuple[Kind, ...] = ("bpe", "word", "wordpiece", "unigram")
 

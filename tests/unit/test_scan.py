@@ -11,7 +11,7 @@ import pytest
 from lexfed.core.seeds import root
 from lexfed.vocabulary import scan
 from lexfed.vocabulary.scan import count, weigh
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 TEXTS = [f"the {i % 7} cat {i % 13} of {i * i % 31} and {'dog ' * (i % 4)}" for i in range(60)]
 

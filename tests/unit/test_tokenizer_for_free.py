@@ -25,6 +25,7 @@ from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.vocabulary import learned, remap
 from lexfed.vocabulary.learned import TokenizerOptions
+from lexfed.vocabulary.splitting import words as split
 from lexfed.wire import ClientId, Message, Verb
 from tests.conftest import Lexfed
 from tests.parity.test_workers import figures
@@ -193,7 +194,7 @@ def test_the_switch_is_the_same_whoever_the_users_are(folder: Path, tmp_path: Pa
 @pytest.fixture(scope="module")
 def fitted() -> tuple[LanguageTask, ServerState, list[list[str]]]:
     """A small model of real snippets, with a tokenizer of other text; and snippets it has not seen."""
-    texts = [learned.trained.words(text, lowercase=True) for text in load_corpus("rotten_tomatoes")]
+    texts = [split(text, True, "single") for text in load_corpus("rotten_tomatoes")]
     options = config.parse({"train": {"optimizer": "adam", "lr": 1e-2, "batch": 32}}).train
     model = language.build(language.LanguageModelOptions(layers=1, width=48, context=32))
     task = LanguageTask(model, 32, options, TokenizerOptions(lowercase=True), 1)

@@ -27,8 +27,8 @@ from lexfed.vocabulary.tokenizer import (
     load,
     train,
     train_on_counts,
-    words,
 )
+from tests.references import token_words as words
 
 KINDS: tuple[Kind, ...] = ("bpe", "word", "wordpiece", "unigram")
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lexfed.vocabulary.word import _WORD, WordTokenizer, count_words, most_frequent, words
+from lexfed.vocabulary.splitting import _ASCII, words
+from lexfed.vocabulary.word import WordTokenizer, count_words, most_frequent
 from tests.conftest import corpus_of
 
 
@@ -25,4 +26,4 @@ def test_encode_and_decode() -> None:
 @given(st.text(st.sampled_from("ab Z9_.' -\n\té"), max_size=30))
 def test_the_short_cut_for_plain_words_changes_nothing(text: str) -> None:
     if text.isascii():
-        assert words(text) == _WORD.findall(text.lower())
+        assert words(text) == _ASCII["runs"].findall(text.lower())

@@ -20,7 +20,7 @@ from lexfed.experiment.config import Config
 from lexfed.learning.defences import Defences
 from lexfed.metrics import leakage
 from lexfed.vocabulary.rotation import rotation
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 
 def rows(scene: Scene, findings: Findings) -> None:

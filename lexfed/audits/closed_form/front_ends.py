@@ -28,7 +28,7 @@ from lexfed.models.bilstm import INPUTS
 from lexfed.models.encoder import load_encoder
 from lexfed.models.model import EMBEDDING
 from lexfed.vocabulary.pretrained import PretrainedTokenizer
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 # query, key and value of an encoder's first layer, as BERT and DistilBERT call them
 ATTENTION = tuple(

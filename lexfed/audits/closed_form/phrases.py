@@ -19,7 +19,7 @@ from lexfed.corpus.text import Corpus
 from lexfed.experiment.config import Config
 from lexfed.models import registry
 from lexfed.vocabulary import vectors
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 # frequent names, so that lists of words have them
 FIRST = (

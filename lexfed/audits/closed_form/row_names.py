@@ -26,10 +26,9 @@ from lexfed.corpus.text import Corpus
 from lexfed.experiment.assembly import Assembly
 from lexfed.language.language_task import TOKENIZER
 from lexfed.vocabulary import learned
-from lexfed.vocabulary import tokenizer as trained
 from lexfed.vocabulary.learned import TokenizerOptions
 from lexfed.vocabulary.pretrained import PretrainedTokenizer
-from lexfed.vocabulary.word import words
+from lexfed.vocabulary.splitting import words
 
 PUBLIC_TEXT = "imdb"  # embedded, so everybody has it: pretrained tokens are counted in it
 COUNTED = 500  # public texts: enough to order the frequent tokens
@@ -87,7 +86,7 @@ def _learned(options: TokenizerOptions, data: bytes) -> RowNames:
     always = frozenset({tokenizer.bos, tokenizer.eos})
 
     def ids(text: str) -> set[int]:
-        return set(tokenizer.encode_words(trained.words(text, options.lowercase))[0])
+        return set(tokenizer.encode_words(words(text, options.lowercase, "single"))[0])
 
     def read(texts: Corpus) -> set[int]:
         return {

@@ -1,8 +1,8 @@
 """Gradient inversion on uploads: the delta taken for one gradient step, inverted, and decoded with
 two tables.
 
-    public files and lengths  the table that clients began with, or the shared one where there is
-                              one
+    public files and lengths  the table that clients began with,
+                              or the shared one where there is one
     another model's table     FedeVocab's attacker (A.3): the same vectors, named by a table that is
                               not the client's
 
@@ -37,7 +37,8 @@ from lexfed.core.errors import DivergedError
 from lexfed.core.seeds import derive, root
 from lexfed.corpus.population import Client
 from lexfed.models.model import EMBEDDING, TABLE, WordClassifier
-from lexfed.vocabulary.word import UNKNOWN, words
+from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.word import UNKNOWN
 
 MOST = 4  # texts: with more of them a search finds little, and takes long
 
