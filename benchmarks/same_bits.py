@@ -53,6 +53,12 @@ FEW = (
     "audit.candidates=2000",
     'audit.defences=["none"]',
 )
+METHODS = (
+    "fedavg", "fedavg_finetune", "fedprox", "lg_fedavg",
+    "fedrecon", "fedevocab", "local_only", "centralised",
+)  # fmt: skip
+WIRE = ("--record-wire", "{wire}")
+TWO = ("--workers", "2")
 
 # name: command, configuration, settings, options, kills
 Case = tuple[str, str, Sequence[str], Sequence[str], int]
@@ -62,15 +68,9 @@ QUICK: dict[str, Case] = {
     "agreed": ("run", "agreed", (), (), 0),
     "learned": ("run", "learned", (), (), 0),
     "private-killed-twice": ("run", "private", (), (), 2),
-    "fedavg-two-workers": ("run", "fedavg", (), ("--workers", "2"), 0),
+    "fedavg-two-workers": ("run", "fedavg", (), TWO, 0),
     "audit": ("audit", "audit", (), (), 0),
 }
-METHODS = (
-    "fedavg", "fedavg_finetune", "fedprox", "lg_fedavg",
-    "fedrecon", "fedevocab", "local_only", "centralised",
-)  # fmt: skip
-WIRE = ("--record-wire", "{wire}")
-TWO = ("--workers", "2")
 MORE: dict[str, Case] = {
     **{
         f"method-{method}": ("run", "private", (f"method={method}", *SMALL), WIRE, 0)

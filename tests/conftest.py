@@ -31,6 +31,9 @@ settings.load_profile("lexfed")
 ROOT = Path(__file__).parent.parent
 DATA = os.environ.get("LEXFED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="LEXFED_DATA is not set")
+# what tests read whose subject is no particular file: a bare clone has the embedded text and hashed vectors
+TEXTS = "sst2" if DATA else "rotten_tomatoes"
+VECTORS = "glove_6b_100d_top100k.npz" if DATA else "hashed:100"
 GOOD = ["a fine and moving film", "great great fun", "fine acting", "a moving story of love", "we loved it"]
 BAD = ["a dull film", "no fun at all", "poor acting and a poor story", "we hated it", "dull dull dull"]
 

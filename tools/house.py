@@ -2,8 +2,8 @@
 FedAvg run.
 
     python tools/house.py graph docs/rooms.svg  draw the rooms and their imports
-    python tools/house.py figures [CHECKOUT]    files, lines, functions; the files a FedAvg run goes
-                                                through
+    python tools/house.py figures [CHECKOUT]    files, lines, functions;
+                                                the files a FedAvg run goes through
 """
 
 import ast

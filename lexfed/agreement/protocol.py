@@ -1,8 +1,8 @@
 """Agreeing on one word list (Federated Word2Vec, Garcia Bernal et al., 2021), without showing what
 one alone holds.
 
-    union, intersection:  each sends its top N words that occur T times at it or more, without
-                          counts                                                    [the paper]
+    union, intersection:  each sends its top N words that occur T times at it or more,
+                          without counts                                            [the paper]
     summed (default):     each sends its top N words with counts; kept is what occurs T times in all
                           *and* k of them hold
     dp:                   three passes of noisy weights (`privacy.set_union`); one document more or

@@ -1,7 +1,7 @@
 """Robust aggregation: what a cohort says when some of its clients lie (`layers/malice.py`).
 
-    delta_k  <-  (n_k delta_k) / n_k    one client, one vote: nobody can check the n_k that it
-                                        claims
+    delta_k  <-  (n_k delta_k) / n_k    one client, one vote:
+                                        nobody can check the n_k that it claims
     trimmed mean:  of n values of a coordinate, without the ceil(share n)
                    largest and smallest                                   [1, definition 2]
     median:        the middle value of a coordinate; of two, their mean   [1, definition 1]

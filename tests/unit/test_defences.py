@@ -43,11 +43,12 @@ from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader
 from lexfed.vocabulary.rotation import RotatedTable, aligned, rotated, rotation
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors
-from lexfed.vocabulary.word import WordTokenizer, count_words, of_list, words
+from lexfed.vocabulary.word import WordTokenizer, count_words, of_list
 from lexfed.wire import Message, below, under
-from tests.conftest import Lexfed, hand_made, needs_data
+from tests.conftest import VECTORS, Lexfed, hand_made
 
 SIZE, D = 20_000, 100
 CLOCK = {"step": 0, "ask": 0, "round": 0}
@@ -56,7 +57,7 @@ SHARED = Defences(rotation="shared")
 
 @cache
 def public() -> PublicTable:
-    return load_vectors("glove_6b_100d_top100k.npz").head(SIZE)
+    return load_vectors(VECTORS).head(SIZE)
 
 
 @cache
@@ -179,7 +180,6 @@ def test_all_clients_of_a_federation_have_one_rotation_and_nobody_else_has_it() 
         SHARED.key(replace(one.client(0), common_secret=b""))
 
 
-@needs_data
 def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
     """All it has is its own seed and its messages: with another secret of the clients they stay as they were, Q does not."""
     asked, tables = [], []
@@ -199,7 +199,6 @@ def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
     assert not torch.equal(*(rotation(secret, 4) for secret in alike))
 
 
-@needs_data
 @pytest.mark.parametrize(
     "defences",
     [
@@ -218,7 +217,6 @@ def test_span_ranking_reads_public_vectors_and_no_rotated_ones(defences: Defence
         assert leak.recall_at_n <= leak.prior_recall_at_n
 
 
-@needs_data
 def test_one_colluding_client_gives_everything_back() -> None:
     hidden, other = upload(SHARED), people(2, 2).client(1)
     table = table_of(SHARED)
@@ -233,7 +231,6 @@ def test_one_colluding_client_gives_everything_back() -> None:
     assert leak.recall_at_n <= leak.prior_recall_at_n, "where each has its own, it gives away its own alone"
 
 
-@needs_data
 def test_known_words_give_the_rotation_back() -> None:
     """Procrustes: d known pairs give Q, d/2 the half they span. Other words by nearest row: 1.00, 0.90; 10 pairs: 0.00."""
     q = rotation(root(1), D)
@@ -254,7 +251,6 @@ def test_known_words_give_the_rotation_back() -> None:
     assert found(few) < 0.1
 
 
-@needs_data
 def test_words_beyond_the_own_table_are_turned_like_its_own() -> None:
     """A word in both a client's table and another text has one vector, wherever it is looked up."""
     table, client = table_of(SHARED), people(2).client(0)
@@ -271,7 +267,6 @@ def test_words_beyond_the_own_table_are_turned_like_its_own() -> None:
     torch.testing.assert_close(beyond, public().rows(met) @ q, rtol=1e-4, atol=1e-5)
 
 
-@needs_data
 def test_a_shared_rotation_costs_little(tmp_path: Path) -> None:
     """1,000 reviews, 4 rounds, 1,500 test reviews: 0.65 without, 0.65 with. The difference's deviation is below 0.018."""
 
@@ -291,7 +286,6 @@ def test_a_shared_rotation_costs_little(tmp_path: Path) -> None:
 # --- the first layer, dropout -------------------------------------------------------------------------------------------
 
 
-@needs_data
 def test_a_private_first_layer_never_travels_and_is_alike_for_all_clients() -> None:
     open_, closed = upload(UNDEFENDED), upload(Defences(private_layers="first"))
     assert set(INPUTS) <= open_.keys()

@@ -30,7 +30,8 @@ from lexfed.vocabulary.sketch import (
     places,
     standard_error,
 )
-from lexfed.vocabulary.word import count_words, most_frequent, words
+from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.word import count_words, most_frequent
 from tests.conftest import needs_data
 
 # --- privacy ---

@@ -42,10 +42,11 @@ from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.encoder import EncoderClassifier, from_config
 from lexfed.models.model import Classifier, Example, ModelOptions, collate
 from lexfed.vocabulary.reading import SharedReader
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors
-from lexfed.vocabulary.word import WordTokenizer, of_list, words
-from tests.conftest import needs_data
+from lexfed.vocabulary.word import WordTokenizer, of_list
+from tests.conftest import VECTORS
 from tests.references import placed_ranking, transformer_inputs
 
 MODEL = BiLSTMClassifier(ModelOptions(embedding=100, hidden=100, dropout=0.0), classes=2)
@@ -59,7 +60,7 @@ def drawn(*shape: int, name: str = "x", number: int = 0) -> Tensor:
 
 @cache
 def public() -> PublicTable:
-    return load_vectors("glove_6b_100d_top100k.npz").head(SIZE)
+    return load_vectors(VECTORS).head(SIZE)
 
 
 @cache
@@ -115,7 +116,6 @@ def scored(upload: Params, examples: Sequence[Example], table: Tensor) -> Leak:
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-@needs_data
 @pytest.mark.parametrize(("sentences", "least"), [(1, 1.0), (2, 0.99), (4, 0.96)])
 def test_one_batch_is_read_back(sentences: int, least: float) -> None:
     """Recall at n 1.00 for 17 to 25 / 34 to 44 / 66 to 75 words, all by their residuals; the prior 0.27 to 0.41."""
@@ -129,7 +129,6 @@ def test_one_batch_is_read_back(sentences: int, least: float) -> None:
         assert leak.interval[0] > leak.prior_recall_at_n
 
 
-@needs_data
 def test_past_the_dimension_leverage_still_ranks_where_residuals_are_blind() -> None:
     """Eight sentences of 129 words, d = 100: leverage 0.84, residuals at rank 99 0.05, prior 0.34."""
     texts = long_reviews(8, 0)
@@ -145,7 +144,6 @@ def test_past_the_dimension_leverage_still_ranks_where_residuals_are_blind() -> 
     assert leak.recall_at_n > 0.7 > leak.prior_recall_at_n > other.recall_at_n
 
 
-@needs_data
 def test_fedavg_sends_its_words_as_rows() -> None:
     texts = reviews()[:64]
     sent = delta(start(0, candidates()), texts, Train(optimizer="adam", batch=16), root(0))[TABLE]
@@ -159,7 +157,6 @@ def test_fedavg_sends_its_words_as_rows() -> None:
     assert len(moved_rows(torch.zeros(9, 4))) == 0
 
 
-@needs_data
 def test_a_local_epoch_hides_words_only_if_there_are_many() -> None:
     """SGD on 4 sentences, five epochs, table moving: 1.00, prior 0.38. Adam on 256 (1,504 words): 0.16, prior 0.36."""
     few, many = long_reviews(4, 0), reviews()[:256]
@@ -171,7 +168,6 @@ def test_a_local_epoch_hides_words_only_if_there_are_many() -> None:
     assert safe.recall_at_n <= safe.prior_recall_at_n + 0.05
 
 
-@needs_data
 def test_what_adam_adds_to_the_span_is_not_taken_for_text() -> None:
     """Three clients of eight texts, one Adam step: leverage as SGD's is read finds less, and no less after SGD."""
     adam, sgd = Train(optimizer="adam", batch=32), Train(optimizer="sgd", lr=0.1, batch=32)
@@ -193,7 +189,6 @@ def test_what_adam_adds_to_the_span_is_not_taken_for_text() -> None:
     assert means["sgd"] > means["sgd, plainly"] - 0.02
 
 
-@needs_data
 def test_a_secret_rotation_hides_words_from_who_does_not_know_it() -> None:
     """Recall 0.00 for 34 words, and 1.00 again for whoever knows the rotation; the prior is 0.29."""
     rotation = torch.linalg.qr(drawn(100, 100, name="rotation")).Q
@@ -204,7 +199,6 @@ def test_a_secret_rotation_hides_words_from_who_does_not_know_it() -> None:
     assert inside.recall_at_n > 0.95
 
 
-@needs_data
 def test_a_drifted_table_is_still_ranked_though_no_residual_is_zero() -> None:
     """A tenth of each vector's length in noise: a threshold at 1 % finds nobody, the ranking all."""
     texts = long_reviews(2, 0)
@@ -339,7 +333,6 @@ def of_share(positive: int, count: int, client: int) -> list[Example]:
     return kinds[1][client * count :][:positive] + kinds[0][client * count :][: count - positive]
 
 
-@needs_data
 @pytest.mark.parametrize("options", [Train(optimizer="sgd", lr=0.1, batch=16), Train(optimizer="adam", batch=16)])
 def test_label_shares_are_in_the_output_bias(options: Train) -> None:
     """Correlation over 13 clients, the same model, 0 to 48 of 48 texts positive: SGD 1.00, Adam 0.97."""
@@ -351,7 +344,6 @@ def test_label_shares_are_in_the_output_bias(options: Train) -> None:
     assert torch.corrcoef(torch.stack([torch.tensor(list(counts)), torch.stack(scores)]))[0, 1] > 0.9
 
 
-@needs_data
 def test_one_step_tells_the_shares_exactly_to_who_knows_the_predictions() -> None:
     params, texts = start(0, candidates()), of_share(12, 16, 0)
     sent = delta(params, texts, Train(optimizer="sgd", lr=0.1, batch=16), root(0))["output.bias"]
@@ -369,7 +361,6 @@ def membership(texts: int, client: int) -> float:
     return auc(*(sentence_scores(spectrum, [candidates()[known(text)] for text in side]) for side in (own, others)))
 
 
-@needs_data
 def test_sentences_of_a_small_client_are_told_from_others() -> None:
     """Mean AUC of 24 clients with 16 sentences 0.73, of 4 with 256 sentences 0.51.
 

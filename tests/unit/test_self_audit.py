@@ -55,11 +55,12 @@ from lexfed.privacy.mechanism import Mechanism, NoPrivacy
 from lexfed.records.rundir import RunDir
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader, initial_rows
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors
-from lexfed.vocabulary.word import WordTokenizer, of_list, words
+from lexfed.vocabulary.word import WordTokenizer, of_list
 from lexfed.wire import Message, below, under
-from tests.conftest import Lexfed, hand_made, needs_data
+from tests.conftest import VECTORS, Lexfed, hand_made
 
 SIZE, D = 20_000, 100
 AUDIT = SelfAudit(limit=0.1)
@@ -68,7 +69,7 @@ NO_PRIVACY = NoPrivacy()
 
 @cache
 def public() -> PublicTable:
-    return load_vectors("glove_6b_100d_top100k.npz").head(SIZE)
+    return load_vectors(VECTORS).head(SIZE)
 
 
 @cache
@@ -137,7 +138,6 @@ def leak_of(reply: Message, client: Client) -> float:
 # --- FedeVocab ----------------------------------------------------------------------------------------------------------
 
 
-@needs_data
 @pytest.mark.parametrize("place", [1, 2])
 def test_a_small_client_holds_back_what_leaks_and_a_large_one_sends(place: int) -> None:
     """Excess at 16 sentences 0.15 to 0.23, at 500 0.06 to 0.07."""
@@ -155,7 +155,6 @@ def test_a_small_client_holds_back_what_leaks_and_a_large_one_sends(place: int) 
     assert all(torch.equal(value, unaudited.arrays[name]) for name, value in sent.arrays.items()), "it goes as it is"
 
 
-@needs_data
 def test_the_clients_figure_is_the_attackers() -> None:
     for sentences in (2, 16, 100):
         client = client_of(sentences, 1)
@@ -165,7 +164,6 @@ def test_the_clients_figure_is_the_attackers() -> None:
         assert attack(delta, client, state) == pytest.approx(leak_of(reply, client), abs=1e-9)
 
 
-@needs_data
 def test_words_past_the_reading_limit_are_no_truth() -> None:
     client = client_of(2, 1)
     reply, state = answer(client, OFF)
@@ -175,7 +173,6 @@ def test_words_past_the_reading_limit_are_no_truth() -> None:
     assert cut < whole, "two words are not the first two of the ranking"
 
 
-@needs_data
 def test_noise_grows_until_the_upload_passes() -> None:
     """16 sentences: 0.15 to 0.23 without noise, 0.02 with the first."""
     client = client_of(16, 1)
@@ -199,7 +196,6 @@ def test_noise_is_as_strong_as_it_says() -> None:
     assert not torch.equal(loud.params["a"], noised(after, shared, 0.1, root(2)).params["a"])
 
 
-@needs_data
 def test_with_a_rotation_it_stands_against_a_server_without_it_and_if_asked_with_it() -> None:
     client, defences = client_of(2, 1), Defences(rotation="shared")
     assert answer(client, AUDIT)[1].blobs[HELD] == b"1"
@@ -207,7 +203,6 @@ def test_with_a_rotation_it_stands_against_a_server_without_it_and_if_asked_with
     assert answer(client, replace(AUDIT, colluding=True), defences)[1].blobs[HELD] == b"1"
 
 
-@needs_data
 def test_where_no_public_row_is_in_the_span_nothing_is_held_back() -> None:
     client = client_of(2, 1)
     assert answer(client, AUDIT, Defences(private_layers="first"))[1].blobs[HELD] == b"0"
@@ -215,7 +210,6 @@ def test_where_no_public_row_is_in_the_span_nothing_is_held_back() -> None:
     assert first_answer(part, client, AUDIT)[1].blobs[HELD] == b"0"
 
 
-@needs_data
 @pytest.mark.parametrize("placement", ["central", "local"])
 def test_under_differential_privacy_zeros_go_out(placement: str) -> None:
     mechanism = GaussianMechanism(Privacy(placement=placement, noise=0.0, clip=0.5), 1)  # type: ignore[arg-type]
@@ -226,7 +220,6 @@ def test_under_differential_privacy_zeros_go_out(placement: str) -> None:
     assert norm(below("delta", held.arrays)) == 0.0
 
 
-@needs_data
 def test_an_audit_is_cheap() -> None:
     """20,000 candidates, d = h = 100, 256 texts of one epoch: 0.02 of 0.5 seconds."""
     client, part = client_of(256, 1), parts()
@@ -251,7 +244,6 @@ def test_an_audit_is_cheap() -> None:
 # --- FedAvg -------------------------------------------------------------------------------------------------------------
 
 
-@needs_data
 @pytest.mark.parametrize(("sentences", "action"), [(16, "hold"), (16, "train_on"), (500, "hold")])
 def test_fedavg_always_holds_back(sentences: int, action: str) -> None:
     """The rows that moved are the words, however many: 0.6 above the prior."""

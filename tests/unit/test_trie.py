@@ -12,8 +12,9 @@ import scipy.special
 from lexfed.core.errors import ConfigError, DataError, PrivacyError
 from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.corpus.catalogue import load
+from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.trie import END, Parameters, grow, parameters, vote
-from lexfed.vocabulary.word import count_words, most_frequent, words
+from lexfed.vocabulary.word import count_words, most_frequent
 from tests.references import discover
 
 USERS = 100_000
