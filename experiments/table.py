@@ -1,9 +1,12 @@
 """A table of a paper: every row of CONFIG.rows.json with every seed, then means and spreads.
 
-    python experiments/table.py experiments/fedevocab/table4-sst2.toml [--seeds 0 1 2] [--rows NAME ...] [--workers 2]
+    python experiments/table.py experiments/fedevocab/table4-sst2.toml [--seeds 0 1 2] [--rows
+    NAME ...] [--workers 2]
 
-Runs go to runs/NAME/ROW-SEED; one that is finished is not run again, one that was killed is resumed. The figures are
-written beside the configuration, as CONFIG.results.json, and printed as a Markdown table. A setting `from=ROW/kept/000100`
+Runs go to runs/NAME/ROW-SEED; one that is finished is not run again, one that was killed is
+resumed. The figures are
+written beside the configuration, as CONFIG.results.json, and printed as a Markdown table. A setting
+`from=ROW/kept/000100`
 forks the run of that row with the same seed at a round that it kept.
 """
 
@@ -62,7 +65,9 @@ def _option(setting: str, out: Path, seed: int) -> tuple[str, str]:
 
 
 def derived(summary: dict[str, Any]) -> dict[str, Any]:
-    """Of word vectors: how much of what centralised training gains over none, and who gained by joining."""
+    """Of word vectors: how much of what centralised training gains over none, and who gained by
+    joining.
+    """
     if summary.get("after_switch"):
         return {**summary, "after_switch": summary["after_switch"]["word_perplexity"]}
     loss, central = summary.get("heldout_loss"), summary.get("centralised_heldout_loss")
@@ -70,7 +75,11 @@ def derived(summary: dict[str, Any]) -> dict[str, Any]:
         return summary
     untrained, own = summary["untrained_heldout_loss"], summary["organisations"]
     better = sum(one["heldout_loss"] < one["alone_heldout_loss"] for one in own)
-    return {**summary, "gain": (untrained - loss) / (untrained - central), "better_off": f"{better} of {len(own)}"}
+    return {
+        **summary,
+        "gain": (untrained - loss) / (untrained - central),
+        "better_off": f"{better} of {len(own)}",
+    }
 
 
 def cell(key: str, values: list[Any]) -> str:
@@ -78,7 +87,11 @@ def cell(key: str, values: list[Any]) -> str:
         return "–"
     if isinstance(values[0], str):
         return ", ".join(dict.fromkeys(values))
-    scale, digits = (100, 1) if key in PERCENT else (1, 0 if isinstance(values[0], int) or values[0] > 100 else 3)
+    scale, digits = (
+        (100, 1)
+        if key in PERCENT
+        else (1, 0 if isinstance(values[0], int) or values[0] > 100 else 3)
+    )
     mean = f"{scale * statistics.mean(values):,.{digits}f}"
     return f"{mean} ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
@@ -92,10 +105,22 @@ def table(figures: dict[str, list[dict[str, Any]]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name, rows in figures.items():
         if rows:
-            values = {key: [run[key] for run in map(derived, rows) if run.get(key) is not None] for key in keys}
+            values = {
+                key: [run[key] for run in map(derived, rows) if run.get(key) is not None]
+                for key in keys
+            }
             sent = statistics.mean(run["bytes_up_per_client_round"] for run in rows)
-            cells = [name, str(len(rows)), *(cell(key, values[key]) for key in keys), f"{sent / 1e6:.2f} MB"]
-            lines.append("| " + " | ".join([*cells, f"{statistics.mean(run['seconds'] for run in rows):.0f}"]) + " |")
+            cells = [
+                name,
+                str(len(rows)),
+                *(cell(key, values[key]) for key in keys),
+                f"{sent / 1e6:.2f} MB",
+            ]
+            lines.append(
+                "| "
+                + " | ".join([*cells, f"{statistics.mean(run['seconds'] for run in rows):.0f}"])
+                + " |"
+            )
     return "\n".join(lines)
 
 
@@ -105,30 +130,44 @@ def figures_of(run: Path) -> dict[str, Any]:
     if summary.get("word_perplexity") is None:
         return summary
     records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    curve = [[r["round"], round(r["metrics"]["word_perplexity"], 2)] for r in records if r["metrics"]]
+    curve = [
+        [r["round"], round(r["metrics"]["word_perplexity"], 2)] for r in records if r["metrics"]
+    ]
     return {**summary, "curve": curve}
 
 
 def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
-    """Language models on the same test users: the ratio of two rows' perplexities, and its standard error over users."""
+    """Language models on the same test users: the ratio of two rows' perplexities, and its
+    standard error over users.
+    """
     from lexfed.metrics.perplexity import TextScore, paired_difference
 
-    rows = {name: {run["seed"]: run for run in runs if run.get("users")} for name, runs in figures.items()}
+    rows = {
+        name: {run["seed"]: run for run in runs if run.get("users")}
+        for name, runs in figures.items()
+    }
     lines = []
     for name, runs in rows.items():
-        for other in [other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name]:
+        for other in [
+            other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name
+        ]:
             for seed in sorted(runs.keys() & rows[other].keys()):
                 mine, theirs = (
-                    [TextScore(nll, words, 0, 0, 0) for nll, words in r[seed]["users"]] for r in (runs, rows[other])
+                    [TextScore(nll, words, 0, 0, 0) for nll, words in r[seed]["users"]]
+                    for r in (runs, rows[other])
                 )
                 difference, error = paired_difference(mine, theirs)
                 percent = 100 * (math.exp(difference) - 1)
-                lines.append(f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users")
+                lines.append(
+                    f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users"
+                )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("config", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+")
@@ -136,12 +175,23 @@ def main() -> None:
     options = parser.parse_args()
     rows: dict[str, list[str]] = json.loads(options.config.with_suffix(".rows.json").read_text())
     folder = Path("runs") / options.config.stem
-    for seed in options.seeds:  # all rows of one seed first: a table that is cut short is still a table
+    for (
+        seed
+    ) in options.seeds:  # all rows of one seed first: a table that is cut short is still a table
         for name, settings in rows.items():
             if not options.rows or name in options.rows:
-                run(options.config, settings, seed, folder / f"{name.replace(' ', '_')}-{seed}", options.workers)
+                run(
+                    options.config,
+                    settings,
+                    seed,
+                    folder / f"{name.replace(' ', '_')}-{seed}",
+                    options.workers,
+                )
     figures = {
-        name: [figures_of(path.parent) for path in sorted(folder.glob(f"{name.replace(' ', '_')}-[0-9]*/summary.json"))]
+        name: [
+            figures_of(path.parent)
+            for path in sorted(folder.glob(f"{name.replace(' ', '_')}-[0-9]*/summary.json"))
+        ]
         for name in rows
     }
     options.config.with_suffix(".results.json").write_text(json.dumps(figures, indent=1) + "\n")

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="lexfed-tests-")  # what Hugging Face keeps stays out of the user's cache
+os.environ["HF_HOME"] = tempfile.mkdtemp(
+    prefix="lexfed-tests-"
+)  # what Hugging Face keeps stays out of the user's cache
 os.environ["XDG_CACHE_HOME"] = os.environ["HF_HOME"]  # and so does the noise that was calibrated
 
 import numpy as np
@@ -31,11 +33,24 @@ settings.load_profile("lexfed")
 ROOT = Path(__file__).parent.parent
 DATA = os.environ.get("LEXFED_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="LEXFED_DATA is not set")
-# what tests read whose subject is no particular file: a bare clone has the embedded text and hashed vectors
+# what tests read whose subject is no particular file: a bare clone has the embedded text and hashed
+# vectors
 TEXTS = "sst2" if DATA else "rotten_tomatoes"
 VECTORS = "glove_6b_100d_top100k.npz" if DATA else "hashed:100"
-GOOD = ["a fine and moving film", "great great fun", "fine acting", "a moving story of love", "we loved it"]
-BAD = ["a dull film", "no fun at all", "poor acting and a poor story", "we hated it", "dull dull dull"]
+GOOD = [
+    "a fine and moving film",
+    "great great fun",
+    "fine acting",
+    "a moving story of love",
+    "we loved it",
+]
+BAD = [
+    "a dull film",
+    "no fun at all",
+    "poor acting and a poor story",
+    "we hated it",
+    "dull dull dull",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +113,12 @@ Lexfed = Callable[..., Result]
 
 
 @pytest.fixture
-def lexfed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lexfed:
-    """The command as a user calls it in a folder of its own, in this process: torch takes seconds to import."""
+def lexfed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Lexfed:
+    """The command as a user calls it in a folder of its own, in this process: torch takes
+    seconds to import.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
 

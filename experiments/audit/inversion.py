@@ -1,15 +1,19 @@
-"""FedeVocab's privacy experiment (Zhang et al., EMNLP 2022, sec. 4.2, A.3): Tables 2, 7, 8, 9 and Figure 3.
+"""FedeVocab's privacy experiment (Zhang et al., EMNLP 2022, sec. 4.2, A.3): Tables 2, 7, 8, 9 and
+Figure 3.
 
     export LEXFED_DATA=DIR                                          # AG News, GloVe of 100 numbers
-    python experiments/audit/inversion.py closed                    # rows and spans need no search: all 128 texts
+    python experiments/audit/inversion.py closed                    # rows and spans need no
+    search: all 128 texts
     python experiments/audit/inversion.py dlg --texts 32 --batches 1 2 4
     python experiments/audit/inversion.py dlg --texts 64 --batches 8 16 32 64
     python experiments/audit/inversion.py tag --texts 16 --batches 1 2 4
     python experiments/audit/inversion.py cases
     python experiments/audit/inversion.py                           # the tables of what is there
 
-The same with `--model transformer`. Two processes part the work with `--share 0/2` and `--share 1/2`; one that was cut
-short goes on where it was. Rows go to runs/inversion, a file for each process; every call ends by writing what all of
+The same with `--model transformer`. Two processes part the work with `--share 0/2` and `--share
+1/2`; one that was cut
+short goes on where it was. Rows go to runs/inversion, a file for each process; every call ends by
+writing what all of
 them say to inversion.results.json and inversion.md beside this file.
 """
 
@@ -57,7 +61,9 @@ RUNS = HERE.parents[2] / "runs" / "inversion"
 CLASSES, TEXTS = 4, 128
 LONGEST = {"bilstm": 32, "transformer": 40}  # words; word pieces
 LAYERS = 2  # of MiniLM's six, at a third of their price
-STEPS = 300  # evaluations of a search, whatever the batch: else its size would not be all that differs
+STEPS = (
+    300  # evaluations of a search, whatever the batch: else its size would not be all that differs
+)
 TAG = 0.01  # of TAG's second term
 SEED = root(0)
 # Table 2 (PTLR in %, DistilBERT and BiLSTM) and Table 7 (BERT-Base, FedeVocab: F1 by batch size)
@@ -84,9 +90,14 @@ def bilstm() -> tuple[Target, list[Example]]:
     """GloVe of 100 numbers and 100 hidden ones; the paper has 300 and 300."""
     public = load_vectors("glove_6b_100d_top100k.npz").head(20_000)
     corpus = load("ag_news")
-    digits = sorted({word for text in corpus for word in words(text) if is_private_token(word)} - set(public.words))
+    digits = sorted(
+        {word for text in corpus for word in words(text) if is_private_token(word)}
+        - set(public.words)
+    )
     tokens = (UNKNOWN, *public.words, *digits)
-    model = BiLSTMClassifier(ModelOptions(embedding=public.dimension, hidden=100, dropout=0.0), CLASSES)
+    model = BiLSTMClassifier(
+        ModelOptions(embedding=public.dimension, hidden=100, dropout=0.0), CLASSES
+    )
     target = target_of(model, tokens, public, CLASSES, SEED)
     tokenizer = WordTokenizer(Vocabulary(tokens, (0,) * len(tokens)))
     return target, private_texts(corpus, tokenizer, TEXTS, LONGEST["bilstm"], derive(SEED, "texts"))
@@ -106,10 +117,14 @@ def transformer() -> tuple[Target, list[Example]]:
     tokens = tokenizer.vocabulary.tokens
     target = Target(model, params, tokens, table, CLASSES, order, ranked)
     corpus = load("ag_news")
-    return target, private_texts(corpus, tokenizer, TEXTS, LONGEST["transformer"], derive(SEED, "texts"))
+    return target, private_texts(
+        corpus, tokenizer, TEXTS, LONGEST["transformer"], derive(SEED, "texts")
+    )
 
 
-def front_end(params: Params, tokenizer: PretrainedTokenizer, order: Tensor, candidates: Tensor) -> Encoder:
+def front_end(
+    params: Params, tokenizer: PretrainedTokenizer, order: Tensor, candidates: Tensor
+) -> Encoder:
     position, kind, scale, shift = (
         params[f"bert.embeddings.{name}"]
         for name in (
@@ -119,7 +134,15 @@ def front_end(params: Params, tokenizer: PretrainedTokenizer, order: Tensor, can
             "LayerNorm.bias",
         )
     )
-    return Encoder(tokenizer, order, candidates, position[: LONGEST["transformer"]] + kind[0], scale, shift, EPSILON)
+    return Encoder(
+        tokenizer,
+        order,
+        candidates,
+        position[: LONGEST["transformer"]] + kind[0],
+        scale,
+        shift,
+        EPSILON,
+    )
 
 
 MODELS = {"bilstm": bilstm, "transformer": transformer}
@@ -128,14 +151,19 @@ MODELS = {"bilstm": bilstm, "transformer": transformer}
 def run(arguments: argparse.Namespace) -> None:
     target, examples = MODELS[arguments.model]()
     examples = examples[: arguments.texts]
-    options = Inversion(derive(SEED, "search"), steps=STEPS, alpha=TAG if arguments.attack == "tag" else 0.0)
+    options = Inversion(
+        derive(SEED, "search"), steps=STEPS, alpha=TAG if arguments.attack == "tag" else 0.0
+    )
     threat = threat_of(collate(examples[: arguments.batches[0]]), target.public.shape[1], CLASSES)
     print(f"{threat}", flush=True)
     if arguments.attack == "cases":
         found = [asdict(case) for case in cases(target, examples[:3], options)]
         write_lines(RUNS / f"{arguments.model}-cases.json", found)
         return
-    kind, (number, shares) = f"{arguments.model}-{arguments.attack}", map(int, arguments.share.split("/"))
+    kind, (number, shares) = (
+        f"{arguments.model}-{arguments.attack}",
+        map(int, arguments.share.split("/")),
+    )
     done = {(row["batch"], row["first"]) for row in recorded(kind)}
     with (RUNS / f"{kind}-{number}.jsonl").open("a") as file:
         for place in places(arguments.texts, arguments.batches)[number::shares]:
@@ -144,13 +172,21 @@ def run(arguments: argparse.Namespace) -> None:
             if arguments.attack == "closed":
                 rows = closed_forms(target, examples, [place], derive(SEED, "wrong"))
             else:
-                rows = searches(target, examples, [place], replace(options, seed=derive(options.seed, *place)))
-            file.write("".join(json.dumps(asdict(row)) + "\n" for row in rows))  # all of a batch, or nothing
+                rows = searches(
+                    target, examples, [place], replace(options, seed=derive(options.seed, *place))
+                )
+            file.write(
+                "".join(json.dumps(asdict(row)) + "\n" for row in rows)
+            )  # all of a batch, or nothing
             file.flush()
 
 
 def recorded(kind: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(RUNS.glob(f"{kind}-*.jsonl")) for line in path.read_text().splitlines()]
+    return [
+        json.loads(line)
+        for path in sorted(RUNS.glob(f"{kind}-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
 
 
 def write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -162,10 +198,18 @@ def tables() -> None:
     found = [
         {"model": model, **asdict(cell)}
         for model in MODELS
-        for cell in cells(Row(**row) for attack in ("closed", "dlg", "tag") for row in recorded(f"{model}-{attack}"))
+        for cell in cells(
+            Row(**row)
+            for attack in ("closed", "dlg", "tag")
+            for row in recorded(f"{model}-{attack}")
+        )
     ]
     write_lines(HERE.with_suffix(".results.json"), found)
-    read = {model: json.loads(path.read_text()) for model in MODELS if (path := RUNS / f"{model}-cases.json").exists()}
+    read = {
+        model: json.loads(path.read_text())
+        for model in MODELS
+        if (path := RUNS / f"{model}-cases.json").exists()
+    }
     HERE.with_suffix(".md").write_text("\n".join(page(found, read)) + "\n")
 
 
@@ -184,9 +228,18 @@ def page(found: Sequence[dict[str, Any]], read: dict[str, list[dict[str, Any]]])
             for key, title in FIGURES.items():
                 yield from ("", title, "", *by_batch(own, key))
         for number, case in enumerate(read.get(model, [])):
-            yield from ("", f"Text {number + 1}, one at a time (Tables 8 and 9)", "", "| | |", "|---|---|")
+            yield from (
+                "",
+                f"Text {number + 1}, one at a time (Tables 8 and 9)",
+                "",
+                "| | |",
+                "|---|---|",
+            )
             yield f"| original | {shown(case['original'])} |"
-            yield from (f"| {label('dlg', *way.split(', '))} | {shown(text)} |" for way, text in case["read"].items())
+            yield from (
+                f"| {label('dlg', *way.split(', '))} | {shown(text)} |"
+                for way, text in case["read"].items()
+            )
 
 
 def shown(text: str) -> str:
@@ -205,7 +258,10 @@ def leaked(own: Sequence[dict[str, Any]], model: str) -> Iterator[str]:
     ways = (("rows", "-"), ("dlg", "wrong"), ("dlg", "right"), ("span", "right"))
     for method, (distilbert, lstm) in PAPER_PTLR.items():
         cells = [pick(own, (attack, method, decoding), 1, "ptlr") for attack, decoding in ways]
-        figures = [lstm if model == "bilstm" else distilbert, *(None if x is None else 100 * x for x in cells)]
+        figures = [
+            lstm if model == "bilstm" else distilbert,
+            *(None if x is None else 100 * x for x in cells),
+        ]
         yield f"| {NAMES[method]} | {' | '.join('–' if x is None else f'{x:.1f}' for x in figures)} |"
 
 
@@ -223,13 +279,20 @@ def by_batch(own: Sequence[dict[str, Any]], key: str) -> Iterator[str]:
         yield f"| *the paper: FedeVocab, BERT-Base (Table 7)* | {' | '.join(f'{x:.2f}' for x in PAPER_F1)} |"
 
 
-def pick(own: Sequence[dict[str, Any]], way: tuple[str, str, str], batch: int, key: str) -> float | None:
+def pick(
+    own: Sequence[dict[str, Any]], way: tuple[str, str, str], batch: int, key: str
+) -> float | None:
     wanted = (*way, batch)
-    return next((c[key] for c in own if (c["attack"], c["method"], c["decoding"], c["batch"]) == wanted), None)
+    return next(
+        (c[key] for c in own if (c["attack"], c["method"], c["decoding"], c["batch"]) == wanted),
+        None,
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("attack", nargs="?", choices=("closed", "dlg", "tag", "cases"))
     parser.add_argument("--model", choices=tuple(MODELS), default="bilstm")
     parser.add_argument("--texts", type=int, default=TEXTS)

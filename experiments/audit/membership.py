@@ -1,12 +1,17 @@
-"""Who was trained on? The loss threshold and LiRA against released models, without and with differential privacy.
+"""Who was trained on? The loss threshold and LiRA against released models, without and with
+differential privacy.
 
     LEXFED_DATA=DIR python experiments/audit/membership.py [plain] [private] [--seed 0]
 
-AG News, a small BiLSTM on public word vectors (GloVe, in LEXFED_DATA), FedAvg. The plain models are of ten clients that
-all train in every round: useful, and they remember. The private ones are those of thousands of clients, each with few texts,
+AG News, a small BiLSTM on public word vectors (GloVe, in LEXFED_DATA), FedAvg. The plain models are
+of ten clients that
+all train in every round: useful, and they remember. The private ones are those of thousands of
+clients, each with few texts,
 and noise added by the server; an epsilon for clients bounds what is told of a text.
-Every model is a target once; figures are means over the targets, and intervals are for other texts, not for other models.
-Each run's figures go into membership.results.json beside this file as it ends, and are printed. CPU: 8 and 5 minutes.
+Every model is a target once; figures are means over the targets, and intervals are for other texts,
+not for other models.
+Each run's figures go into membership.results.json beside this file as it ends, and are printed.
+CPU: 8 and 5 minutes.
 """
 
 import argparse
@@ -29,7 +34,13 @@ VECTORS = "glove_6b_100d_top100k.npz"
 RUNS: dict[str, dict[str, Any]] = {
     "plain": {
         "rounds": 6,
-        "data": {"name": "ag_news", "clients": 10, "partition": "iid", "validation": 0.0, "limit": 8000},
+        "data": {
+            "name": "ag_news",
+            "clients": 10,
+            "partition": "iid",
+            "validation": 0.0,
+            "limit": 8000,
+        },
         "vocabulary": {"vectors": VECTORS, "size": 10_000},
         "model": {"embedding": 100, "hidden": 32, "dropout": 0.0},
         "cohort": {"sampling": "everyone"},
@@ -56,7 +67,13 @@ def figures(study: ShadowStudy, seed: Seed) -> dict[str, Any]:
     accuracy, right = float(study.accuracy.mean()), study.phi > 0
     attacks = {
         name: asdict(
-            report(torch.stack([attack(study, target) for target in targets]), study.inside, accuracy, seed, counted)
+            report(
+                torch.stack([attack(study, target) for target in targets]),
+                study.inside,
+                accuracy,
+                seed,
+                counted,
+            )
         )
         for name, attack in SCORES.items()
     }
@@ -74,8 +91,12 @@ def figures(study: ShadowStudy, seed: Seed) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", default=list(RUNS), help="which of: plain, private (default: both)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "runs", nargs="*", default=list(RUNS), help="which of: plain, private (default: both)"
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -85,7 +106,12 @@ def main() -> None:
         study = studied(assemble(parse(RUNS[run])), seed)
         spent = round(time.process_time() - started)
         results = json.loads(file.read_text()) if file.exists() else {}
-        results[run] = {"seed": arguments.seed, "config": RUNS[run], **figures(study, seed), "cpu_seconds": spent}
+        results[run] = {
+            "seed": arguments.seed,
+            "config": RUNS[run],
+            **figures(study, seed),
+            "cpu_seconds": spent,
+        }
         file.write_text(json.dumps(results, indent=1) + "\n")
         print(json.dumps({run: results[run]}, indent=1))
 

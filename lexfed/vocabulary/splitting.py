@@ -13,7 +13,10 @@ from typing import Literal
 
 Symbols = Literal["runs", "single"]
 
-_ASCII = {"runs": re.compile(r"\w+(?:'\w+)*|[^\w\s]+"), "single": re.compile(r"\w+(?:'\w+)*|[^\w\s]")}
+_ASCII = {
+    "runs": re.compile(r"\w+(?:'\w+)*|[^\w\s]+"),
+    "single": re.compile(r"\w+(?:'\w+)*|[^\w\s]"),
+}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

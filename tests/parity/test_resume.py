@@ -20,7 +20,13 @@ from tests.conftest import Lexfed, lexfed_process
 from tests.parity.test_workers import figures
 
 # Every client keeps a private table, and the run is long enough to be killed again and again.
-LONG = ["method=local_only", "local_only.epochs=60", "evaluation.every=1", "cohort.lost=0.2", "cohort.stale=0.1"]
+LONG = [
+    "method=local_only",
+    "local_only.epochs=60",
+    "evaluation.every=1",
+    "cohort.lost=0.2",
+    "cohort.stale=0.1",
+]
 # One-off work before and between rounds, two verbs, optimizer slots on the server.
 STAGED = [
     "method=lg_fedavg",
@@ -51,7 +57,9 @@ def progress(run: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def run_into_a_round(run: Path, arguments: tuple[object, ...], cwd: Path) -> "subprocess.Popen[str]":
+def run_into_a_round(
+    run: Path, arguments: tuple[object, ...], cwd: Path
+) -> "subprocess.Popen[str]":
     """Start, and return once another round was recorded."""
     before = progress(run)
     process = lexfed_process(*arguments, cwd=cwd)
@@ -62,13 +70,28 @@ def run_into_a_round(run: Path, arguments: tuple[object, ...], cwd: Path) -> "su
 def inside_a_round(run: Path) -> bool:
     """Some client had saved what it learnt in a round that the server has not finished."""
     step = json.loads((run / "checkpoint/state.json").read_text())["step"]
-    return any(int(p.name.partition("-")[0]) >= step for p in (run / "checkpoint/clients").rglob("[0-9]*.safetensors"))
+    return any(
+        int(p.name.partition("-")[0]) >= step
+        for p in (run / "checkpoint/clients").rglob("[0-9]*.safetensors")
+    )
 
 
-@pytest.mark.parametrize(("settings", "kills"), [(LONG, 10), (STAGED, 6)], ids=["private tables", "stages"])
-def test_kills_leave_no_trace(settings: list[str], kills: int, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "kills"), [(LONG, 10), (STAGED, 6)], ids=["private tables", "stages"]
+)
+def test_kills_leave_no_trace(
+    settings: list[str], kills: int, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     run, wire, rng, inside = tmp_path / "killed", tmp_path / "wire", random.Random(0), 0
-    arguments: tuple[object, ...] = ("run", tiny, "--out", run, *words(settings), "--record-wire", wire)
+    arguments: tuple[object, ...] = (
+        "run",
+        tiny,
+        "--out",
+        run,
+        *words(settings),
+        "--record-wire",
+        wire,
+    )
     for number in range(kills):
         process = run_into_a_round(run, (*arguments, "--workers", number % 3), tmp_path)
         time.sleep(rng.uniform(0, 0.15))
@@ -91,7 +114,9 @@ def test_kills_leave_no_trace(settings: list[str], kills: int, tiny: Path, lexfe
 
 def test_ctrl_c_says_how_to_go_on(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     run = tmp_path / "a"
-    process = run_into_a_round(run, ("run", tiny, "--out", run, *SETTINGS, "--workers", 2), tmp_path)
+    process = run_into_a_round(
+        run, ("run", tiny, "--out", run, *SETTINGS, "--workers", 2), tmp_path
+    )
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate()
     assert process.returncode == 130
@@ -101,7 +126,9 @@ def test_ctrl_c_says_how_to_go_on(tiny: Path, lexfed: Lexfed, tmp_path: Path) ->
     assert progress(run) == 60
 
 
-def test_more_rounds_are_the_rounds_of_a_longer_run(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_more_rounds_are_the_rounds_of_a_longer_run(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     assert lexfed("run", tiny, "--out", "a").returncode == 0
     assert lexfed("run", "a", "--resume", "--set", "rounds=5").returncode == 0
     assert lexfed("run", tiny, "--out", "b", "--set", "rounds=5").returncode == 0
@@ -117,7 +144,9 @@ def test_a_finished_run_stays_as_it_is(tiny: Path, lexfed: Lexfed, tmp_path: Pat
     assert figures(tmp_path / "a") == before
 
 
-def test_a_run_that_diverges_keeps_its_last_good_round(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_a_run_that_diverges_keeps_its_last_good_round(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     settings = ("--set", "train.optimizer=sgd", "--set", "train.lr=1e30", "--set", "rounds=4")
     result = lexfed("run", tiny, "--out", "a", *settings)
     assert result.returncode == 0
@@ -137,10 +166,22 @@ def test_a_fork_goes_its_own_way(method: str, tiny: Path, lexfed: Lexfed, tmp_pa
     fork = lexfed(*base, "--set", f"{rounds}=4", "--from", "trunk", "--out", "fork")
     assert fork.returncode == 0, fork.stderr
     assert lexfed(*base, "--set", f"{rounds}=4", "--out", "whole").returncode == 0
-    same = [(tmp_path / name / "artifacts/model.safetensors").read_bytes() for name in ("fork", "whole")]
+    same = [
+        (tmp_path / name / "artifacts/model.safetensors").read_bytes() for name in ("fork", "whole")
+    ]
     assert same[0] == same[1]
     assert figures(tmp_path / "fork")[1] == figures(tmp_path / "whole")[1]
-    other = lexfed(*base, "--set", f"{rounds}=4", "--set", "train.lr=0.1", "--from", "trunk/checkpoint", "--out", "other")
+    other = lexfed(
+        *base,
+        "--set",
+        f"{rounds}=4",
+        "--set",
+        "train.lr=0.1",
+        "--from",
+        "trunk/checkpoint",
+        "--out",
+        "other",
+    )
     assert other.returncode == 0, "what is not part of the state's meaning may change"
 
 
@@ -150,11 +191,23 @@ REFUSED = {
     "another configuration": (["run", "a", "--resume", "--set", "seed=3"], "seed was changed"),
     "fewer rounds": (["run", "a", "--resume", "--set", "rounds=1"], "rounds can only grow"),
     "resume elsewhere": (["run", "a", "--resume", "--out", "b"], "leave out --out"),
-    "a foreign checkpoint": (["--from", "a", "--set", "model.hidden=7"], "its model.hidden differs"),
-    "a fork of other clients": (["--from", "a", "--set", "rounds=9", "--set", "seed=1"], "its seed differs"),
+    "a foreign checkpoint": (
+        ["--from", "a", "--set", "model.hidden=7"],
+        "its model.hidden differs",
+    ),
+    "a fork of other clients": (
+        ["--from", "a", "--set", "rounds=9", "--set", "seed=1"],
+        "its seed differs",
+    ),
     "a fork with nothing to do": (["--from", "a", "--set", "train.lr=0.1"], "has 3 rounds already"),
-    "another run's checkpoint": (["run", "mixed", "--resume", "--set", "rounds=9"], "is of another run"),
-    "more rounds of what counts epochs": (["run", "alone", "--resume", "--set", "rounds=9"], "counts epochs, not rounds"),
+    "another run's checkpoint": (
+        ["run", "mixed", "--resume", "--set", "rounds=9"],
+        "is of another run",
+    ),
+    "more rounds of what counts epochs": (
+        ["run", "alone", "--resume", "--set", "rounds=9"],
+        "counts epochs, not rounds",
+    ),
     "no checkpoint": (["--from", "empty"], "is not a run"),
     "a damaged checkpoint": (["run", "damaged", "--resume"], "is damaged"),
     "a wire that is there": (["--record-wire", "a"], "exists already"),
@@ -162,7 +215,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_can_not_be_resumed_is_refused_in_one_line(case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_what_can_not_be_resumed_is_refused_in_one_line(
+    case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     for name in ("a", "damaged"):
         assert lexfed("run", tiny, "--out", name).returncode == 0
     assert lexfed("run", tiny, "--out", "alone", "--set", "method=local_only").returncode == 0
@@ -173,7 +228,9 @@ def test_what_can_not_be_resumed_is_refused_in_one_line(case: str, tiny: Path, l
     state.write_bytes(state.read_bytes()[:-1] + b"x")
     arguments, message = REFUSED[case]
     before = figures(tmp_path / "a")
-    result = lexfed(*(arguments if arguments[0] == "run" else ["run", tiny, "--out", "new", *arguments]))
+    result = lexfed(
+        *(arguments if arguments[0] == "run" else ["run", tiny, "--out", "new", *arguments])
+    )
     assert result.returncode == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

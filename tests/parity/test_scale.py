@@ -14,7 +14,8 @@ TEXTS_EACH = 2
 def peak_memory(command: list[object]) -> float:
     """Run a command to its end; the most memory it ever had, in MB.
 
-    Through a small process between it and us: what a process has when it forks counts as its child's peak, and this one has
+    Through a small process between it and us: what a process has when it forks counts as its
+    child's peak, and this one has
     imported whatever any test needs.
     """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -39,23 +40,42 @@ def test_a_thousand_private_tables_over_a_public_one_fit_in_600_mb(tmp_path: Pat
         "train.max_length": 32, "evaluation.limit": 50,
     }  # fmt: skip
     (tmp_path / "c.toml").write_text("")
-    command: list[object] = [sys.executable, "-m", "lexfed.cli", "run", tmp_path / "c.toml", "--out", tmp_path / "run"]
+    command: list[object] = [
+        sys.executable,
+        "-m",
+        "lexfed.cli",
+        "run",
+        tmp_path / "c.toml",
+        "--out",
+        tmp_path / "run",
+    ]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     memory = peak_memory(command)
     summary = json.loads((tmp_path / "run/summary.json").read_text())
-    print(f"1,000 private tables: {memory:.0f} MB, {summary['parameters_private']:,.0f} private parameters a client")
+    print(
+        f"1,000 private tables: {memory:.0f} MB, {summary['parameters_private']:,.0f} private parameters a client"
+    )
     assert summary["clients"] == 1000
     assert memory < 600
     # what is kept on disk follows the words a client uses: 60 short texts, not 100,000 words
-    kept = [path.stat().st_size for path in (tmp_path / "run/checkpoint/clients").rglob("*.safetensors")]
+    kept = [
+        path.stat().st_size for path in (tmp_path / "run/checkpoint/clients").rglob("*.safetensors")
+    ]
     assert max(kept) < 400_000 < 100_000 * 100 * 2
 
 
 def run(clients: int, folder: Path) -> tuple[float, float]:
-    """Peak memory in MB, and the seconds of the quickest round: the others met other work on the machine."""
-    rows = [{"text": f"{(GOOD if i % 2 else BAD)[i % 5]} {i}", "label": i % 2} for i in range(clients * TEXTS_EACH)]
-    split = [{**row, "split": "train"} for row in rows] + [{**row, "split": "test"} for row in rows[:50]]
+    """Peak memory in MB, and the seconds of the quickest round: the others met other work on
+    the machine.
+    """
+    rows = [
+        {"text": f"{(GOOD if i % 2 else BAD)[i % 5]} {i}", "label": i % 2}
+        for i in range(clients * TEXTS_EACH)
+    ]
+    split = [{**row, "split": "train"} for row in rows] + [
+        {**row, "split": "test"} for row in rows[:50]
+    ]
     (folder / f"{clients}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in split))
     settings = {
         "data.name": folder / f"{clients}.jsonl", "data.clients": clients, "data.validation": 0.0, "data.partition": "iid",
@@ -74,7 +94,10 @@ def run(clients: int, folder: Path) -> tuple[float, float]:
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     memory = peak_memory(command)
-    records = [json.loads(line) for line in (folder / f"run-{clients}" / "rounds.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line)
+        for line in (folder / f"run-{clients}" / "rounds.jsonl").read_text().splitlines()
+    ]
     assert records[-1]["metrics"]["scored_clients"] == clients, "all of them were scored at the end"
     return memory, min(record["seconds"] for record in records)
 

@@ -9,10 +9,23 @@ from tests.conftest import Lexfed
 
 METHODS = {
     "fedavg": [],
-    "fedavg with everything going wrong": ["cohort.dropout=0.2", "cohort.lost=0.2", "cohort.stale=0.2", "cohort.size=5"],
-    "fedavg with Poisson cohorts and Yogi": ["cohort.sampling=poisson", "server.optimizer=yogi", "server.lr=0.1"],
+    "fedavg with everything going wrong": [
+        "cohort.dropout=0.2",
+        "cohort.lost=0.2",
+        "cohort.stale=0.2",
+        "cohort.size=5",
+    ],
+    "fedavg with Poisson cohorts and Yogi": [
+        "cohort.sampling=poisson",
+        "server.optimizer=yogi",
+        "server.lr=0.1",
+    ],
     "local_only": ["method=local_only"],
-    "local_only with everything going wrong": ["method=local_only", "cohort.lost=0.3", "cohort.stale=0.3"],
+    "local_only with everything going wrong": [
+        "method=local_only",
+        "cohort.lost=0.3",
+        "cohort.stale=0.3",
+    ],
 }
 VARYING = ("seconds", "evaluation_seconds")
 
@@ -21,14 +34,21 @@ def figures(run: Path) -> tuple[object, ...]:
     """All that a run leaves behind, but for its time."""
     summary = json.loads((run / "summary.json").read_text())
     records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    tables = {str(p.relative_to(run)): p.read_bytes() for p in sorted((run / "checkpoint/clients").rglob("*.safetensors"))}
+    tables = {
+        str(p.relative_to(run)): p.read_bytes()
+        for p in sorted((run / "checkpoint/clients").rglob("*.safetensors"))
+    }
     weights = (run / "artifacts/model.safetensors").read_bytes()
-    without_time = [{k: v for k, v in table.items() if k not in VARYING} for table in (summary, *records)]
+    without_time = [
+        {k: v for k, v in table.items() if k not in VARYING} for table in (summary, *records)
+    ]
     return without_time, tables, weights
 
 
 @pytest.mark.parametrize("case", METHODS)
-def test_the_number_of_workers_changes_nothing(case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_the_number_of_workers_changes_nothing(
+    case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     settings = [word for setting in METHODS[case] for word in ("--set", setting)]
     for count in (0, 1, 2, 3) if case == "fedavg" else (0, 2):
         result = lexfed("run", tiny, "--out", f"w{count}", "--workers", count, *settings)

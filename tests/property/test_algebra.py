@@ -17,8 +17,20 @@ from lexfed.federation import Requests, Sum, blocks, plain
 from lexfed.learning.verbs import TRAIN
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
 
-NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(lambda n: n != "__metadata__")
-DTYPES = st.sampled_from([torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int8, torch.bool])
+NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(
+    lambda n: n != "__metadata__"
+)
+DTYPES = st.sampled_from(
+    [
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int64,
+        torch.int8,
+        torch.bool,
+    ]
+)
 
 
 @st.composite
@@ -27,7 +39,9 @@ def tensors(draw: st.DrawFn) -> Tensor:
     return (torch.rand(shape) * 100).to(draw(DTYPES))
 
 
-METAS = st.dictionaries(NAMES, st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False), NAMES), max_size=4)
+METAS = st.dictionaries(
+    NAMES, st.one_of(st.integers(-(2**53), 2**53), st.floats(allow_nan=False), NAMES), max_size=4
+)
 MESSAGES = st.builds(
     Message,
     st.dictionaries(NAMES.filter(lambda n: not n.startswith("blob:")), tensors(), max_size=4),
@@ -50,7 +64,9 @@ def test_a_message_survives_its_bytes(message: Message) -> None:
 
 
 @given(MESSAGES, st.integers(0, 10_000), st.integers(0, 255))
-def test_a_damaged_message_is_refused_or_read_but_never_crashes(message: Message, place: int, byte: int) -> None:
+def test_a_damaged_message_is_refused_or_read_but_never_crashes(
+    message: Message, place: int, byte: int
+) -> None:
     data = bytearray(encode(message))
     data[place % len(data)] = byte
     with contextlib.suppress(WireError):
@@ -91,7 +107,9 @@ def test_a_union_counts_moves_and_nodes(parts: list[Rows]) -> None:
     counted = [replace(part, counts=part.ids + 1) for part in parts]
     whole = union(counted)
     nodes = {i: sum(i in part.ids.tolist() for part in parts) for i in whole.ids.tolist()}
-    assert (whole.nodes.tolist() if whole.nodes is not None else [1] * len(whole.ids)) == list(nodes.values())
+    assert (whole.nodes.tolist() if whole.nodes is not None else [1] * len(whole.ids)) == list(
+        nodes.values()
+    )
     assert whole.counts is not None
     assert whole.counts.tolist() == [n * (i + 1) for i, n in nodes.items()]
 
@@ -99,20 +117,27 @@ def test_a_union_counts_moves_and_nodes(parts: list[Rows]) -> None:
 @given(rows(), st.sampled_from(["fp16", "int8"]))
 def test_rounded_rows_are_near_and_survive_the_wire(r: Rows, precision: Precision) -> None:
     counted = replace(r, counts=r.ids + 2)
-    back = unpack(decode(encode(Message(pack({"delta/t": counted}, precision, torch.Generator())))).arrays)["delta/t"]
+    back = unpack(
+        decode(encode(Message(pack({"delta/t": counted}, precision, torch.Generator())))).arrays
+    )["delta/t"]
     assert isinstance(back, Rows)
     assert torch.equal(back.ids, r.ids)
     assert back.counts is not None
     assert back.counts.tolist() == (r.ids + 2).tolist()
     largest = r.values.abs().amax(1, keepdim=True) if len(r.ids) else torch.zeros(0, 1)
-    assert bool((dense(union([back, back])) / 2 - dense(r)).abs().max() <= (largest.max() / 127 + 1e-6 if len(r.ids) else 0))
+    assert bool(
+        (dense(union([back, back])) / 2 - dense(r)).abs().max()
+        <= (largest.max() / 127 + 1e-6 if len(r.ids) else 0)
+    )
 
 
 def test_rounding_rows_is_right_in_the_mean() -> None:
     values = torch.tensor([[0.3, -1.0, 0.012, 0.0]])
     total = torch.zeros(1, 4)
     for draw in range(4000):
-        packed = pack({"t": Rows(torch.tensor([0]), values)}, "int8", torch.Generator().manual_seed(draw))
+        packed = pack(
+            {"t": Rows(torch.tensor([0]), values)}, "int8", torch.Generator().manual_seed(draw)
+        )
         total += packed["t#values"].float() * packed["t#scale"]
     assert torch.allclose(total / 4000, values, atol=4 * (1 / 127) / 2 / 4000**0.5)
 
@@ -150,7 +175,9 @@ def test_a_sum_in_blocks_is_the_sum_of_who_answered(n: int, dropped: set[int]) -
     assert total.clients == len(here)
     if here:
         assert np.allclose(total.update["delta/x"], torch.stack(here).sum(0))
-        assert total.bytes_up == len(here) * size(Message({"delta/x": here[0], "weight": torch.tensor(1.0)}))
+        assert total.bytes_up == len(here) * size(
+            Message({"delta/x": here[0], "weight": torch.tensor(1.0)})
+        )
     else:
         assert total == Sum()
 
@@ -168,10 +195,17 @@ def test_fewer_bits_are_right_in_the_mean(precision: Precision, seed: int) -> No
     value = torch.randn(4, 8, generator=torch.Generator().manual_seed(seed)) * 10.0 ** (seed - 3)
     generator = torch.Generator().manual_seed(seed)
     draws = torch.stack([decoded(value, precision, generator) for _ in range(2000)])
-    step = value.abs().amax(-1, keepdim=True) / 127 if precision == "int8" else value.abs().clamp_min(6e-5) * 2**-10
+    step = (
+        value.abs().amax(-1, keepdim=True) / 127
+        if precision == "int8"
+        else value.abs().clamp_min(6e-5) * 2**-10
+    )
     assert ((draws - value).abs() <= 1.001 * step).all(), "never more than one step away"
     assert ((draws.mean(0) - value).abs() <= 5 * step / 2000**0.5).all(), "unbiased"
-    plain, packed = (size(Message(pack({"delta/x": value.repeat(1, 50)}, p, generator))) for p in ("fp32", precision))
+    plain, packed = (
+        size(Message(pack({"delta/x": value.repeat(1, 50)}, p, generator)))
+        for p in ("fp32", precision)
+    )
     assert plain > {"fp16": 1.8, "int8": 3.0}[precision] * packed
 
 

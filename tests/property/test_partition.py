@@ -9,7 +9,9 @@ from lexfed.core.seeds import derive, root
 from lexfed.corpus.partition import Parts, by_source, by_user, dirichlet, iid, quantity
 from lexfed.federation.sampling import Everyone, FixedSize, Poisson, Sampler
 
-LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(lambda x: np.array(x, dtype=np.int64))
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=200).map(
+    lambda x: np.array(x, dtype=np.int64)
+)
 
 
 def check(parts: Parts, examples: int, clients: int) -> None:
@@ -21,7 +23,9 @@ def check(parts: Parts, examples: int, clients: int) -> None:
 
 @settings(max_examples=200)
 @given(LABELS, st.data(), st.floats(1e-300, 1e4), st.sampled_from(["class", "uniform"]))
-def test_dirichlet_is_a_partition_at_any_alpha(labels: np.ndarray, data: st.DataObject, alpha: float, prior: str) -> None:
+def test_dirichlet_is_a_partition_at_any_alpha(
+    labels: np.ndarray, data: st.DataObject, alpha: float, prior: str
+) -> None:
     clients = data.draw(st.integers(1, len(labels)))
     parts = dirichlet(labels, clients, alpha, prior, root(0))
     check(parts, len(labels), clients)
@@ -36,7 +40,9 @@ def test_iid_is_a_partition(examples: int, data: st.DataObject) -> None:
 
 
 @given(st.integers(1, 300), st.data(), st.floats(1e-3, 1e3))
-def test_quantity_gives_everyone_something(examples: int, data: st.DataObject, alpha: float) -> None:
+def test_quantity_gives_everyone_something(
+    examples: int, data: st.DataObject, alpha: float
+) -> None:
     clients = data.draw(st.integers(1, examples))
     parts = quantity(examples, clients, alpha, root(2))
     assert sorted(np.concatenate(parts).tolist()) == list(range(examples))
@@ -45,7 +51,10 @@ def test_quantity_gives_everyone_something(examples: int, data: st.DataObject, a
 
 
 def test_quantity_skews_more_at_small_alpha() -> None:
-    spread = [np.std([len(part) for part in quantity(10_000, 20, alpha, root(0))]) for alpha in (0.1, 1.0, 100.0)]
+    spread = [
+        np.std([len(part) for part in quantity(10_000, 20, alpha, root(0))])
+        for alpha in (0.1, 1.0, 100.0)
+    ]
     assert spread[0] > 1.5 * spread[1] > 3 * spread[2]
 
 
@@ -67,7 +76,9 @@ def test_sources_are_shared_out_among_their_clients(names: list[str | None], eac
     if any(names.count(source) < each for source in sources):
         return
     parts = by_source(names, each * len(sources), False, root(0))
-    assert sorted(i for part in parts for i in part.tolist()) == [i for i, name in enumerate(names) if name]
+    assert sorted(i for part in parts for i in part.tolist()) == [
+        i for i, name in enumerate(names) if name
+    ]
     assert all(len({names[i] for i in part}) == 1 for part in parts)
 
 
@@ -87,20 +98,28 @@ def top_share(labels: np.ndarray, parts: Parts) -> float:
 )
 def test_dirichlet_skews_as_its_law_says(alpha: float, prior: str, expected: float) -> None:
     labels = np.arange(60_000) % 2
-    shares = [top_share(labels, dirichlet(labels, 100, alpha, prior, root(seed))) for seed in range(5)]
+    shares = [
+        top_share(labels, dirichlet(labels, 100, alpha, prior, root(seed))) for seed in range(5)
+    ]
     assert np.mean(shares) == pytest.approx(expected, abs=0.03)
 
 
 def test_other_seeds_part_differently() -> None:
     labels = np.arange(100) % 2
-    assert not np.array_equal(dirichlet(labels, 4, 1.0, "class", root(0))[0], dirichlet(labels, 4, 1.0, "class", root(1))[0])
+    assert not np.array_equal(
+        dirichlet(labels, 4, 1.0, "class", root(0))[0],
+        dirichlet(labels, 4, 1.0, "class", root(1))[0],
+    )
 
 
 def cohorts(sampler: Sampler, clients: int, rounds: int = 2000) -> list[list[int]]:
     return [sampler.sample(range(clients), derive(root(0), i)) for i in range(rounds)]
 
 
-@pytest.mark.parametrize(("sampler", "variance"), [(Everyone(), 0.0), (FixedSize(7), 0.0), (Poisson(7), 7 * (1 - 7 / 50))])
+@pytest.mark.parametrize(
+    ("sampler", "variance"),
+    [(Everyone(), 0.0), (FixedSize(7), 0.0), (Poisson(7), 7 * (1 - 7 / 50))],
+)
 def test_samplers_keep_their_expectation(sampler: Sampler, variance: float) -> None:
     drawn = cohorts(sampler, 50)
     sizes = np.array([len(cohort) for cohort in drawn])

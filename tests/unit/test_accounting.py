@@ -1,4 +1,6 @@
-"""Epsilons against dp_accounting from scratch; the word selection against its definition, by arithmetic and by chance."""
+"""Epsilons against dp_accounting from scratch; the word selection against its definition, by
+arithmetic and by chance.
+"""
 
 import json
 import math
@@ -35,37 +37,57 @@ def rounds(number: int, noise: float = 1.0, probability: float = 0.01) -> Ledger
 def test_the_same_release_again_only_counts() -> None:
     ledger = charge(charge(rounds(5000), "user", Gaussian(2.0)), "document", Gaussian(2.0))
     assert [(r.unit, r.count) for r in ledger] == [("user", 5000), ("user", 1), ("document", 1)]
-    assert len(charge(ledger, "document", Gaussian(2.0), delta=1e-9)) == 4, "another delta is another release"
+    assert len(charge(ledger, "document", Gaussian(2.0), delta=1e-9)) == 4, (
+        "another delta is another release"
+    )
 
 
 def test_five_thousand_rounds_cost_what_dp_accounting_says() -> None:
     scratch = pld.PLDAccountant()
-    scratch.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)), 5000)
+    scratch.compose(
+        dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)), 5000
+    )
     ours = epsilon(rounds(5000), "user", 1e-6)
     assert ours == scratch.get_epsilon(1e-6)
     looser = epsilon(rounds(5000), "user", 1e-6, accountant="rdp")
     other = rdp.RdpAccountant()
-    other.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)), 5000)
+    other.compose(
+        dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0)), 5000
+    )
     assert looser == other.get_epsilon(1e-6) > ours
 
 
 def test_composition() -> None:
-    two, one = (Release("user", Gaussian(2.0), 2),), (Release("user", Gaussian(2.0 / math.sqrt(2))),)
+    two, one = (
+        (Release("user", Gaussian(2.0), 2),),
+        (Release("user", Gaussian(2.0 / math.sqrt(2))),),
+    )
     assert epsilon(two, "user", 1e-6) == pytest.approx(epsilon(one, "user", 1e-6), rel=1e-5)
-    apart = (Release("user", Gaussian(2.0)), Release("document", Gaussian(0.5)), Release("user", Gaussian(2.0)))
-    assert epsilon(apart, "user", 1e-6) == pytest.approx(epsilon(two, "user", 1e-6), rel=1e-5), "units are apart"
+    apart = (
+        Release("user", Gaussian(2.0)),
+        Release("document", Gaussian(0.5)),
+        Release("user", Gaussian(2.0)),
+    )
+    assert epsilon(apart, "user", 1e-6) == pytest.approx(epsilon(two, "user", 1e-6), rel=1e-5), (
+        "units are apart"
+    )
     assert epsilon(two, "organisation", 1e-6) == epsilon((), "user", 1e-6) == 0.0
     assert epsilon(two, "user", 1e-5) < epsilon(two, "user", 1e-6)
 
 
 def test_the_delta_of_releases_is_taken_off_first() -> None:
     with_delta = (Release("user", Gaussian(2.0), 3, delta=1e-7),)
-    assert epsilon(with_delta, "user", 1e-6) == epsilon((Release("user", Gaussian(2.0), 3),), "user", 1e-6 - 3e-7)
+    assert epsilon(with_delta, "user", 1e-6) == epsilon(
+        (Release("user", Gaussian(2.0), 3),), "user", 1e-6 - 3e-7
+    )
     assert epsilon(with_delta, "user", 3e-7) == math.inf
 
 
 def test_a_ledger_survives_as_json() -> None:
-    ledger = (Release("document", Gaussian(1.5), 3, 1e-9), Release("user", SampledGaussian(1.0, 0.01), 5000))
+    ledger = (
+        Release("document", Gaussian(1.5), 3, 1e-9),
+        Release("user", SampledGaussian(1.0, 0.01), 5000),
+    )
     assert from_json(json.loads(json.dumps(to_json(ledger)))) == ledger
 
 
@@ -98,7 +120,7 @@ def test_no_noise_has_no_epsilon() -> None:
         Gaussian(0.0)
 
 
-# --- DP-SIPS ----------------------------------------------------------------------------------------------------------
+# --- DP-SIPS -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epsilon_", [0.1, 1.0, 3.0, 10.0])
@@ -116,8 +138,12 @@ def test_the_passes_cost_what_was_asked_for(epsilon_: float, delta: float) -> No
     assert 0.999 * epsilon_ < ours <= epsilon_
 
 
-@pytest.mark.parametrize(("sigma", "delta", "words"), [(1.0, 1e-6, 100), (5.0, 1e-9, 1), (0.1, 0.05, 30)])
-def test_the_threshold_is_the_least_that_holds_for_every_document(sigma: float, delta: float, words: int) -> None:
+@pytest.mark.parametrize(
+    ("sigma", "delta", "words"), [(1.0, 1e-6, 100), (5.0, 1e-9, 1), (0.1, 0.05, 30)]
+)
+def test_the_threshold_is_the_least_that_holds_for_every_document(
+    sigma: float, delta: float, words: int
+) -> None:
     rho = threshold(sigma, delta, words)
     noise = NormalDist(0.0, sigma)
 
@@ -147,4 +173,6 @@ def test_words_of_one_document_come_no_more_often_than_delta_allows(words: int) 
     spread = math.sqrt(delta * (1 - delta) / tries)
     assert released / tries <= delta + 3 * spread
     common = dict.fromkeys(lone, 50.0)
-    assert len(release(common, step, root(0))) == words, "the pair: what many documents hold is told"
+    assert len(release(common, step, root(0))) == words, (
+        "the pair: what many documents hold is told"
+    )

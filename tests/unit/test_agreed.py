@@ -24,7 +24,10 @@ from lexfed.vocabulary.word import Vocabulary
 
 def proposals(seed: int) -> list[dict[str, int]]:
     draw = random.Random(seed)
-    return [{f"w{i}": draw.randint(1, 9) for i in draw.sample(range(40), draw.randint(0, 25))} for _ in range(4)]
+    return [
+        {f"w{i}": draw.randint(1, 9) for i in draw.sample(range(40), draw.randint(0, 25))}
+        for _ in range(4)
+    ]
 
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -42,7 +45,11 @@ def test_rules_choose_what_they_say(seed: int, hashed: bool) -> None:
     assert intersection(sent) == {name(word): 0 for word in WORDS if held[word] == 4}  # type: ignore[type-var]
     for minimum in (1, 8, 15):
         for holders in (1, 2, 4):
-            expected = {name(w): total[w] for w in WORDS if total[w] >= max(1, minimum) and held[w] >= holders}
+            expected = {
+                name(w): total[w]
+                for w in WORDS
+                if total[w] >= max(1, minimum) and held[w] >= holders
+            }
             assert summed(sent, minimum, holders) == expected  # type: ignore[type-var]
 
 
@@ -52,7 +59,9 @@ def test_nobody_proposes_nothing() -> None:
 
 
 def test_most_frequent_first_ties_in_alphabetical_order() -> None:
-    assert ordered({"b": 3, "a": 3, "c": 9, "d": 1}) == Vocabulary(("c", "a", "b", "d"), (9, 3, 3, 1))
+    assert ordered({"b": 3, "a": 3, "c": 9, "d": 1}) == Vocabulary(
+        ("c", "a", "b", "d"), (9, 3, 3, 1)
+    )
     assert ordered({"b": 0, "a": 0}).tokens == ("a", "b"), "where counts are not shared"
 
 
@@ -64,11 +73,16 @@ def test_a_list_is_cut_alike_among_words_and_among_hashes(size: int) -> None:
     chosen = summed([{keyed(w, root(1)): n for w, n in p.items()} for p in given], 1, 1, size)
     assert ordered({names[key]: n for key, n in chosen.items()}, size) == plain
     assert plain.tokens == ("c", "a", "b", "e", "d")[:size]
-    assert size == 9 or all(n >= plain.counts[-1] for n in chosen.values()), "no more is spelt than ties"
+    assert size == 9 or all(n >= plain.counts[-1] for n in chosen.values()), (
+        "no more is spelt than ties"
+    )
 
 
 def test_extending_keeps_old_ids() -> None:
-    old, new = Vocabulary(("the", "cat", "of"), (9, 5, 4), 3), Vocabulary(("of", "dog", "the", "ant"), (7, 6, 2, 1))
+    old, new = (
+        Vocabulary(("the", "cat", "of"), (9, 5, 4), 3),
+        Vocabulary(("of", "dog", "the", "ant"), (7, 6, 2, 1)),
+    )
     longer = extend(old, new)
     assert longer == Vocabulary(("the", "cat", "of", "dog", "ant"), (11, 5, 11, 6, 1), 4)
     assert all(longer.ids[word] == old.ids[word] for word in old.tokens)

@@ -67,14 +67,18 @@ class Wire:
             self.messages.append((verb, "down", client, decode(encode(message))))
             if self.change.get((verb, client), message) is None:
                 continue
-            reply, state = handlers(self.options)[verb](message, self.population.client(client), ClientState())
+            reply, state = handlers(self.options)[verb](
+                message, self.population.client(client), ClientState()
+            )
             assert state == ClientState(), "it keeps nothing"
             check_outgoing(verb, reply, ALL_SHARED)
             reply = self.change.get((verb, client)) or reply
             self.messages.append((verb, "up", client, reply))
             yield client, decode(encode(reply))
 
-    def agree(self, old: Vocabulary | None = None, state: ServerState = ServerState(), seed: int = 0) -> ServerState:  # noqa: B008
+    def agree(
+        self, old: Vocabulary | None = None, state: ServerState = ServerState(), seed: int = 0
+    ) -> ServerState:
         federation = Federation(range(len(self.population)), self.ask, plain(self.ask))
         return agree(federation, state, self.options, root(seed), old)
 
@@ -103,13 +107,15 @@ TEXTS = [
 ]
 
 
-# --- the pair ---------------------------------------------------------------------------------------------------------
+# --- the pair ------------------------------------------------------------------------------------
 
 
 def test_a_name_that_one_organisation_alone_holds_is_told_by_the_union_and_not_by_default() -> None:
     union, default = wire(TEXTS, rule="union"), wire(TEXTS)
     assert NAME in union.words()
-    assert sum(NAME.encode() in data for data in union.bytes()) == 1, "the server reads it off the wire"
+    assert sum(NAME.encode() in data for data in union.bytes()) == 1, (
+        "the server reads it off the wire"
+    )
     words = default.words()
     assert NAME not in words
     assert {"the", "of", "bank", "money"} <= set(words)
@@ -153,10 +159,21 @@ def test_a_dictionary_attack_fails_without_the_key_and_succeeds_with_it() -> Non
     for word in candidates:
         tries = {blake2b(word.encode(), key=key, digest_size=16).digest() for key in guesses}
         tries |= {keyed(word, derive(key, "words", 0)) for key in guesses[1:]}
-        tries |= {md5(word.encode()).digest(), sha256(word.encode()).digest()[:16], ran.population.client(0).secret[:16]}
+        tries |= {
+            md5(word.encode()).digest(),
+            sha256(word.encode()).digest()[:16],
+            ran.population.client(0).secret[:16],
+        }
         assert not tries & sent
-    colluding = derive(ran.population.client(2).common_secret, "words", 0)  # any organisation's: it is one key
-    assert [word for word in candidates if keyed(word, colluding) in sent] == [NAME, "the", "bank", "team"]
+    colluding = derive(
+        ran.population.client(2).common_secret, "words", 0
+    )  # any organisation's: it is one key
+    assert [word for word in candidates if keyed(word, colluding) in sent] == [
+        NAME,
+        "the",
+        "bank",
+        "team",
+    ]
 
 
 def test_hashes_of_two_agreements_have_nothing_in_common() -> None:
@@ -182,7 +199,7 @@ def test_order_says_nothing() -> None:
         assert keys == sorted(keys)
 
 
-# --- rules ------------------------------------------------------------------------------------------------------------
+# --- rules ---------------------------------------------------------------------------------------
 
 
 def counts(texts: Sequence[str]) -> Counter[str]:
@@ -198,13 +215,20 @@ def test_rules_end_to_end_equal_their_definitions(hashed: bool, minimum: int) ->
     ranked = sorted(total, key=lambda word: (-total[word], word))
     shared = [w for w in ranked if total[w] >= minimum and sum(w in c for c in own) >= 2]
     assert list(wire(TEXTS, minimum=minimum, hashed=hashed).words()) == shared
-    assert list(wire(TEXTS, minimum=minimum, hashed=hashed, rule="union").words()) == sorted(set().union(*tops))
-    assert list(wire(TEXTS, minimum=minimum, hashed=hashed, rule="intersection").words()) == sorted(set.intersection(*tops))
+    assert list(wire(TEXTS, minimum=minimum, hashed=hashed, rule="union").words()) == sorted(
+        set().union(*tops)
+    )
+    assert list(wire(TEXTS, minimum=minimum, hashed=hashed, rule="intersection").words()) == sorted(
+        set.intersection(*tops)
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_hashes_and_words_are_cut_alike(size: int) -> None:
-    open_, veiled = (wire(TEXTS, minimum=1, holders=1, size=size, hashed=hashed).words() for hashed in (False, True))
+    open_, veiled = (
+        wire(TEXTS, minimum=1, holders=1, size=size, hashed=hashed).words()
+        for hashed in (False, True)
+    )
     assert open_ == veiled
     assert len(open_) == size
 
@@ -236,7 +260,9 @@ def test_a_joining_organisation_extends_the_list() -> None:
     assert joined.tokens[: len(first)] == first.tokens
     assert set(joined.tokens) - set(first.tokens) == {"team", "owns"}
     assert joined.version == first.version + 1 == 2
-    assert joined.counts[joined.ids["the"]] == first.counts[first.ids["the"]] + 9, "nobody counts twice"
+    assert joined.counts[joined.ids["the"]] == first.counts[first.ids["the"]] + 9, (
+        "nobody counts twice"
+    )
     nothing_new = wire([["x"], ["y"]]).vocabulary(old=first)
     assert nothing_new == replace(first, version=2)
 
@@ -244,7 +270,9 @@ def test_a_joining_organisation_extends_the_list() -> None:
 def test_agreeing_is_done_once_and_survives_a_checkpoint(tmp_path: Path) -> None:
     ran = wire(TEXTS, rule="dp", words_per_document=5, epsilon=30.0, delta=0.1)
     (state,) = once(ServerState(params={"x": torch.ones(2)}), "agree", lambda s: ran.agree(state=s))
-    assert not any("model" in name for *_, message in ran.messages for name in message.arrays), "the model has no part in it"
+    assert not any("model" in name for *_, message in ran.messages for name in message.arrays), (
+        "the model has no part in it"
+    )
     checkpoint.save(tmp_path, Checkpoint(state))
     back = checkpoint.load(tmp_path).state
     assert (back.blobs, back.ledger, back.step) == (state.blobs, state.ledger, 1)
@@ -255,7 +283,7 @@ def test_agreeing_is_done_once_and_survives_a_checkpoint(tmp_path: Path) -> None
     assert len(ran.messages) == asked
 
 
-# --- who does not play by the rules -----------------------------------------------------------------------------------
+# --- who does not play by the rules --------------------------------------------------------------
 
 
 def hashes(*words: bytes) -> torch.Tensor:
@@ -270,13 +298,17 @@ MALFORMED = {
     "hashes of another width": Message({"hashes": hashes(b"a")[:, :8], "counts": ONE}),
     "hashes that are numbers": Message({"hashes": hashes(b"a").long(), "counts": ONE}),
     "a flat list": Message({"hashes": hashes(b"a")[0], "counts": ONE}),
-    "the same twice": Message({"hashes": hashes(b"a", b"a"), "counts": torch.ones(2, dtype=torch.int64)}),
+    "the same twice": Message(
+        {"hashes": hashes(b"a", b"a"), "counts": torch.ones(2, dtype=torch.int64)}
+    ),
     "a negative count": Message({"hashes": hashes(b"a"), "counts": -ONE}),
     "no number": Message({"hashes": hashes(b"a"), "counts": torch.tensor([math.nan])}),
     "weights instead of counts": Message({"hashes": hashes(b"a"), "weights": ONE.double()}),
     "counts of another dtype": Message({"hashes": hashes(b"a"), "counts": ONE.int()}),
     "words in the clear": Message({"hashes": hashes(b"a"), "counts": ONE}, blobs={"words": b"a"}),
-    "more than the top": Message({"hashes": hashes(*map(bytes, [[i] for i in range(99)])), "counts": ONE.expand(99)}),
+    "more than the top": Message(
+        {"hashes": hashes(*map(bytes, [[i] for i in range(99)])), "counts": ONE.expand(99)}
+    ),
 }
 
 
@@ -327,7 +359,7 @@ def test_who_weighs_with_no_number_has_dropped_out(weight: float) -> None:
     assert odd.vocabulary() == silent.vocabulary()
 
 
-# --- differential privacy ---------------------------------------------------------------------------------------------
+# --- differential privacy ------------------------------------------------------------------------
 
 MANY = [[f"{NAME} met the {i % 3} of a bank" if (k, i) == (0, 0) else f"met the {i % 3} of a bank" for i in range(400)]
         for k in range(3)]  # fmt: skip
@@ -344,7 +376,9 @@ def test_dp_tells_what_many_documents_hold_and_charges_documents() -> None:
     for release in state.ledger:
         scratch.compose(dp_accounting.GaussianDpEvent(release.event.noise), release.count)
     spent = epsilon(state.ledger, "document", 1e-6)
-    assert spent == pytest.approx(scratch.get_epsilon(1e-6 - sum(r.delta for r in state.ledger)), rel=1e-9)
+    assert spent == pytest.approx(
+        scratch.get_epsilon(1e-6 - sum(r.delta for r in state.ledger)), rel=1e-9
+    )
     assert 2.99 < spent <= 3.0
     assert epsilon(state.ledger, "user", 1e-6) == 0.0
 
@@ -365,16 +399,22 @@ def test_released_words_leave_their_weight_to_the_others() -> None:
     assert len(asked[0]) == 0 < len(asked[1])
     replies = ran.sent(PROPOSE, "up", 1)
     for released, reply in zip(asked, replies, strict=True):
-        assert not {bytes(row) for row in released.numpy()} & {bytes(row) for row in reply.arrays["hashes"].numpy()}
+        assert not {bytes(row) for row in released.numpy()} & {
+            bytes(row) for row in reply.arrays["hashes"].numpy()
+        }
 
 
 def test_dp_in_the_clear_gives_the_same_words() -> None:
     """Other noise meets other words, but words that all documents hold come through either way."""
     texts = [["a fine day"] * 2000] * 2
-    assert set(wire(texts, rule="dp").words()) == set(wire(texts, rule="dp", hashed=False).words()) == {"a", "fine", "day"}
+    assert (
+        set(wire(texts, rule="dp").words())
+        == set(wire(texts, rule="dp", hashed=False).words())
+        == {"a", "fine", "day"}
+    )
 
 
-# --- edges ------------------------------------------------------------------------------------------------------------
+# --- edges ---------------------------------------------------------------------------------------
 
 
 def line(ran: Wire) -> str:
@@ -390,7 +430,11 @@ def test_vocabularies_that_do_not_overlap() -> None:
         "no word is held by 2 organisations and occurs 10 times in all; lower agreement.minimum"
     )
     assert "at every organisation" in line(wire(texts, rule="intersection"))
-    assert set(wire(texts, rule="union").words()) == set(wire(texts, holders=1).words()) == {"eins", "zwei", "one", "two"}
+    assert (
+        set(wire(texts, rule="union").words())
+        == set(wire(texts, holders=1).words())
+        == {"eins", "zwei", "one", "two"}
+    )
 
 
 def test_an_organisation_with_no_word_above_the_threshold_takes_part() -> None:
@@ -415,9 +459,13 @@ def test_no_text_at_all_is_one_line(rule: str) -> None:
 
 
 def test_a_one_organisation_federation() -> None:
-    assert line(wire([["a fine day"] * 20])).endswith("but 1 organisation takes part: set agreement.holders = 1")
+    assert line(wire([["a fine day"] * 20])).endswith(
+        "but 1 organisation takes part: set agreement.holders = 1"
+    )
     assert wire([["a fine day"] * 20], holders=1).words() == ("a", "day", "fine")
-    assert line(wire(TEXTS, holders=4)).endswith("but 3 organisations take part: set agreement.holders = 3")
+    assert line(wire(TEXTS, holders=4)).endswith(
+        "but 3 organisations take part: set agreement.holders = 3"
+    )
     silent = wire(TEXTS, {(PROPOSE, 0): None, (PROPOSE, 1): None})
     assert "set agreement.holders = 1" in line(silent)
 
@@ -462,29 +510,44 @@ def test_what_can_not_be_meant_is_refused(options: dict[str, object], message: s
         configuration.parse({"method": "federated_word2vec", "agreement": options})
 
 
-# --- alone, on real text ----------------------------------------------------------------------------------------------
+# --- alone, on real text -------------------------------------------------------------------------
 
 
 def text8(limit: int | None) -> agreeing.Outcome:
-    data = {"name": "text8", "clients": 10, "partition": "source"} | ({"limit": limit} if limit else {})
+    data = {"name": "text8", "clients": 10, "partition": "source"} | (
+        {"limit": limit} if limit else {}
+    )
     return agreeing.run(configuration.parse({"data": data}))
 
 
 @needs_data
 @pytest.mark.parametrize("limit", [6000, pytest.param(None, marks=pytest.mark.slow)])
-def test_the_default_covers_no_less_than_the_union_and_shows_no_word_of_one_alone(limit: int | None) -> None:
+def test_the_default_covers_no_less_than_the_union_and_shows_no_word_of_one_alone(
+    limit: int | None,
+) -> None:
     revealed = text8(limit).revealed
-    assert revealed.single_source_words == 0 < revealed.union_single_source_words < revealed.union_single_proposals
+    assert (
+        revealed.single_source_words
+        == 0
+        < revealed.union_single_source_words
+        < revealed.union_single_proposals
+    )
     assert revealed.coverage("agreed") > revealed.coverage("union") > 0.5
     for organisation in revealed.organisations:
-        assert organisation.coverage(organisation.agreed) >= organisation.coverage(organisation.union)
+        assert organisation.coverage(organisation.agreed) >= organisation.coverage(
+            organisation.union
+        )
         assert (organisation.agreed.to_others, organisation.agreed.to_server) == (0, 0)
 
 
 @pytest.fixture
 def three(tmp_path: Path) -> Path:
     """A configuration of three organisations in a file."""
-    rows = [{"text": f"{text} {i}", "source": f"s{k}"} for k, own in enumerate(TEXTS) for i, text in enumerate(own)]
+    rows = [
+        {"text": f"{text} {i}", "source": f"s{k}"}
+        for k, own in enumerate(TEXTS)
+        for i, text in enumerate(own)
+    ]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = tmp_path / "three.toml"
     path.write_text(
@@ -508,7 +571,17 @@ def test_agreeing_on_the_command_line(three: Path, lexfed: Lexfed, tmp_path: Pat
     again = lexfed("vocab", "agree", three, "--out", "list.json")
     assert (again.returncode, again.stderr.count("\n")) == (2, 1)
     assert "exists already" in again.stderr
-    longer = lexfed("vocab", "agree", three, "--extend", "list.json", "--set", "agreement.minimum=1", "--out", "two.json")
+    longer = lexfed(
+        "vocab",
+        "agree",
+        three,
+        "--extend",
+        "list.json",
+        "--set",
+        "agreement.minimum=1",
+        "--out",
+        "two.json",
+    )
     assert "version 2" in longer.stdout
     old, new = (agreeing.read(tmp_path / name) for name in ("list.json", "two.json"))
     assert new.tokens[: len(old)] == old.tokens
@@ -518,7 +591,10 @@ def test_agreeing_on_the_command_line(three: Path, lexfed: Lexfed, tmp_path: Pat
 def test_the_report_says_what_the_server_is_told(three: Path, lexfed: Lexfed) -> None:
     open_ = lexfed("vocab", "agree", three, "--set", "agreement.hashed=false").stdout
     veiled = lexfed("vocab", "agree", three).stdout
-    last = [next(row for row in text.splitlines() if row.startswith("all")).split() for text in (open_, veiled)]
+    last = [
+        next(row for row in text.splitlines() if row.startswith("all")).split()
+        for text in (open_, veiled)
+    ]
     assert int(last[0][-1]) > 0
     assert int(last[1][-1]) == 0
     union = lexfed("vocab", "agree", three, "--set", "agreement.rule=union").stdout
@@ -528,10 +604,18 @@ def test_the_report_says_what_the_server_is_told(three: Path, lexfed: Lexfed) ->
 
 def test_the_price_is_never_printed_alone(three: Path, lexfed: Lexfed) -> None:
     settings = ["agreement.rule=dp", "agreement.epsilon=20", "agreement.delta=0.1"]
-    result = lexfed("vocab", "agree", three, *(word for setting in settings for word in ("--set", setting)))
+    result = lexfed(
+        "vocab", "agree", three, *(word for setting in settings for word in ("--set", setting))
+    )
     assert result.returncode == 0, result.stderr
     (price,) = (text for text in result.stdout.splitlines() if "epsilon" in text)
-    for part in ("at delta 0.1", "per document", "against readers of the list", "trusted", "covers the vocabulary only"):
+    for part in (
+        "at delta 0.1",
+        "per document",
+        "against readers of the list",
+        "trusted",
+        "covers the vocabulary only",
+    ):
         assert part in price
 
 
@@ -561,9 +645,14 @@ def test_a_runs_vocabulary_can_be_inspected(lexfed: Lexfed, tmp_path: Path) -> N
 
 
 def test_what_is_left_out_or_badly_covered_is_said(tmp_path: Path, lexfed: Lexfed) -> None:
-    rows = [{"text": f"{'x' * 5000} {'我喜欢' * (i % 3 + 1)}{i} fine", "source": f"s{i % 2}"} for i in range(40)]
+    rows = [
+        {"text": f"{'x' * 5000} {'我喜欢' * (i % 3 + 1)}{i} fine", "source": f"s{i % 2}"}
+        for i in range(40)
+    ]
     (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "odd.toml").write_text(f'[data]\nname = "{tmp_path}/odd.jsonl"\nclients = 2\npartition = "source"\n')
+    (tmp_path / "odd.toml").write_text(
+        f'[data]\nname = "{tmp_path}/odd.jsonl"\nclients = 2\npartition = "source"\n'
+    )
     result = lexfed("vocab", "agree", "odd.toml")
     assert "running words longer than 100 characters are left out" in result.stdout
     assert "text written without spaces must be cut into words first" in result.stdout

@@ -45,7 +45,9 @@ def test_an_unknown_name_is_an_error() -> None:
 
 
 def test_importing_lexfed_loads_nothing() -> None:
-    program = "import sys, lexfed; print([m for m in ('torch', 'numpy', 'pyarrow') if m in sys.modules])"
+    program = (
+        "import sys, lexfed; print([m for m in ('torch', 'numpy', 'pyarrow') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 
@@ -114,9 +116,7 @@ def test_an_unknown_option_of_a_partition_is_refused() -> None:
         lexfed.partition(COLUMNS, alhpa=1.0)
 
 
-def test_a_run_from_a_dict_and_its_results(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_from_a_dict_and_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = lexfed.run(SETUP, corpus=pandas.DataFrame(COLUMNS), out="run", quiet=True)
     assert run.summary == json.loads((tmp_path / "run/summary.json").read_text())

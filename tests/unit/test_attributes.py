@@ -1,6 +1,8 @@
-"""Attribute inference on uploads of real blog users: it finds gender and age in plain ones, and nothing in noisy ones.
+"""Attribute inference on uploads of real blog users: it finds gender and age in plain ones, and
+nothing in noisy ones.
 
-Figures in the comments are what was measured when the test was written; bounds leave room for another machine's rounding.
+Figures in the comments are what was measured when the test was written; bounds leave room for
+another machine's rounding.
 """
 
 import math
@@ -42,7 +44,7 @@ from lexfed.vocabulary.learned import TokenizerOptions, public_text, texts_of
 from lexfed.wire import Message
 from tests.conftest import needs_data
 
-# --- the projection ---------------------------------------------------------------------------------------------------
+# --- the projection ------------------------------------------------------------------------------
 
 
 def normal(number: int, *shape: int) -> Tensor:
@@ -63,7 +65,9 @@ def test_features_are_a_sparse_projection_of_norm_one() -> None:
     delta = {"b": normal(1, 5, 6), "a": normal(2, 40)}
     slow = a @ delta["a"] + b @ delta["b"].flatten()
     assert torch.allclose(features(delta, 16, root(0)), slow / slow.norm())
-    assert not torch.allclose(features(delta, 16, root(1)), slow / slow.norm()), "another seed, another projection"
+    assert not torch.allclose(features(delta, 16, root(1)), slow / slow.norm()), (
+        "another seed, another projection"
+    )
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,11 +79,19 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inner_products_are_kept() -> None:
-    """Of 40 pairs of cosine 0.6 the mean is within four standard errors, each of about 1 / sqrt(dims)."""
+    """Of 40 pairs of cosine 0.6 the mean is within four standard errors, each of about 1 /
+    sqrt(dims).
+    """
     one, rest = normal(3, 5000), normal(4, 5000)
     other = 0.6 * one / one.norm() + 0.8 * rest / rest.norm()
-    near = [float(features({"w": one}, 256, root(s)) @ features({"w": other}, 256, root(s))) for s in range(40)]
-    far = [float(features({"w": one}, 256, root(s)) @ features({"w": rest}, 256, root(s))) for s in range(40)]
+    near = [
+        float(features({"w": one}, 256, root(s)) @ features({"w": other}, 256, root(s)))
+        for s in range(40)
+    ]
+    far = [
+        float(features({"w": one}, 256, root(s)) @ features({"w": rest}, 256, root(s)))
+        for s in range(40)
+    ]
     assert np.mean(near) == pytest.approx(0.6, abs=4 / math.sqrt(256 * 40) + 0.02)
     assert np.mean(far) == pytest.approx(0.0, abs=4 / math.sqrt(256 * 40) + 0.02)
 
@@ -92,7 +104,7 @@ def test_an_upload_of_zeros_says_nothing_and_one_of_no_numbers_is_refused() -> N
         features({"w": torch.zeros(9)}, 0, root(0))
 
 
-# --- the attacker -----------------------------------------------------------------------------------------------------
+# --- the attacker --------------------------------------------------------------------------------
 
 
 def slow_ridge(x: Tensor, y: Tensor, target: Tensor, ridge: float) -> Tensor:
@@ -104,7 +116,10 @@ def slow_ridge(x: Tensor, y: Tensor, target: Tensor, ridge: float) -> Tensor:
 def left_out_error(x: Tensor, y: Tensor, ridge: float) -> float:
     """By fitting again without each user."""
     rest = [torch.arange(len(x)) != i for i in range(len(x))]
-    return sum(float((y[i] - slow_ridge(x[k], y[k], x[i : i + 1], ridge)[0]).square().sum()) for i, k in enumerate(rest))
+    return sum(
+        float((y[i] - slow_ridge(x[k], y[k], x[i : i + 1], ridge)[0]).square().sum())
+        for i, k in enumerate(rest)
+    )
 
 
 @pytest.mark.parametrize(("users", "dims"), [(60, 8), (25, 40)])
@@ -116,7 +131,9 @@ def test_infer_is_the_ridge_that_leaves_out_best(users: int, dims: int) -> None:
     best = min((unit * r for r in RIDGES), key=lambda ridge: left_out_error(x, y, ridge))
     scores = infer(x, labels, target)
     assert torch.allclose(scores, slow_ridge(x, y, target, best), atol=1e-8)
-    assert torch.allclose(scores.sum(1), torch.ones(7, dtype=torch.float64)), "scores of a user add up to 1"
+    assert torch.allclose(scores.sum(1), torch.ones(7, dtype=torch.float64)), (
+        "scores of a user add up to 1"
+    )
     assert unit * RIDGES[0] < best, "the least ridge is not what is best here"
 
 
@@ -148,7 +165,14 @@ def test_figures_by_hand() -> None:
 def slow_auc(scores: Tensor, labels: Tensor) -> float:
     """The mean over classes of leakage.auc, each against the rest."""
     classes = torch.unique(labels).tolist()
-    return float(np.mean([auc(scores[labels == label, label], scores[labels != label, label]) for label in classes]))
+    return float(
+        np.mean(
+            [
+                auc(scores[labels == label, label], scores[labels != label, label])
+                for label in classes
+            ]
+        )
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -163,7 +187,9 @@ def test_shares_in_an_auc_are_those_of_a_jackknife(classes: int) -> None:
 
 
 def test_the_interval_of_an_auc_covers() -> None:
-    """Two normals 1 apart have an AUC of Phi(1 / sqrt 2) = 0.760. At 95 %, fewer than 34 of 40 has a chance below 2 %."""
+    """Two normals 1 apart have an AUC of Phi(1 / sqrt 2) = 0.760. At 95 %, fewer than 34 of 40
+    has a chance below 2 %.
+    """
     labels, right, wrong = torch.arange(120) % 2, 0, 0
     for number in range(40):
         score = normal(100 + number, 120) + labels
@@ -174,20 +200,24 @@ def test_the_interval_of_an_auc_covers() -> None:
     assert wrong < 10, "the pair: it is no interval that holds everything"
 
 
-# --- real users -------------------------------------------------------------------------------------------------------
+# --- real users ----------------------------------------------------------------------------------
 
 USERS, KNOWN, CLIP = 500, 300, 0.5
 
 
 @cache
 def uploads() -> tuple[list[Params], Tensor, Tensor]:
-    """One local step of a small LSTM language model by those blog users who wrote most; gender and age band of each."""
+    """One local step of a small LSTM language model by those blog users who wrote most; gender
+    and age band of each.
+    """
     path = str(Path(os.environ["LEXFED_DATA"]) / "blogs.parquet")
     blogs, ages = load(path, Columns(label="gender")), load(path, Columns(label="age"))
     names = blogs.users.take(blogs.rows).to_pylist() if blogs.users is not None else []
     _, owner, counts = np.unique(names, return_inverse=True, return_counts=True)
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(counts)
-    texts = TokenizerOptions(kind="word", size=1000, public="imdb", lowercase=True, words_per_user=800)
+    texts = TokenizerOptions(
+        kind="word", size=1000, public="imdb", lowercase=True, words_per_user=800
+    )
     tokenizer = trained.load(trained.train(islice(public_text(texts), 4000), "word", texts.size))
     model = language.build(LanguageModelOptions(layers=1, width=8, context=16))
     task = LanguageTask(model, 16, Train(optimizer="sgd", lr=5.0, batch=64), texts, 1)
@@ -212,7 +242,10 @@ def noisy(sent: list[Params]) -> list[Params]:
     """Clipped, and each with all of the noise: z = 1."""
     mechanism = GaussianMechanism(Privacy(placement="local", clip=CLIP, noise=1.0), rounds=1)
     told = Message(meta={"clip": CLIP})
-    return [dict(deltas(mechanism.bound(d, 1, 0.0, told, derive(root(4), i)))) for i, d in enumerate(sent)]  # type: ignore[misc]
+    return [
+        dict(deltas(mechanism.bound(d, 1, 0.0, told, derive(root(4), i))))
+        for i, d in enumerate(sent)
+    ]  # type: ignore[misc]
 
 
 @needs_data
@@ -232,7 +265,9 @@ def test_uploads_tell_gender_and_age_and_noisy_ones_don_t() -> None:
 
 @needs_data
 def test_labels_that_are_nobody_s_can_t_be_inferred() -> None:
-    """The same uploads and as many of each label, dealt out by chance: so the attack does not find what is not there."""
+    """The same uploads and as many of each label, dealt out by chance: so the attack does not
+    find what is not there.
+    """
     sent, genders, _ = uploads()
     dealt = genders[torch.randperm(USERS, generator=torch_generator(root(5)))]
     low, high = attacked(sent, dealt)["auc_interval"]

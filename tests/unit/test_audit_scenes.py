@@ -1,4 +1,6 @@
-"""What is attacked besides one upload of a classifier of words: several rounds, encoders, word vectors, language models."""
+"""What is attacked besides one upload of a classifier of words: several rounds, encoders, word
+vectors, language models.
+"""
 
 import json
 from pathlib import Path
@@ -23,34 +25,55 @@ from tests.conftest import ROOT, Lexfed
 from tests.references import transformer_inputs
 from tests.unit.test_auditing import QUICK, audited, one, words
 
-QUICK_SCENES = {name: ROOT / "experiments" / "quick" / f"{name}.toml" for name in ("agreed", "learned")}
+QUICK_SCENES = {
+    name: ROOT / "experiments" / "quick" / f"{name}.toml" for name in ("agreed", "learned")
+}
 
 
-# --- several rounds ---------------------------------------------------------------------------------------------------
+# --- several rounds ------------------------------------------------------------------------------
 
 
 def test_every_round_of_a_client_tells_more_than_one(lexfed: Lexfed) -> None:
-    """24 texts, 100 dimensions, four rounds: words 0.41 -> 0.45 (prior 0.38), AUC of sentences 0.89 -> 0.91. Rounds read the
+    """24 texts, 100 dimensions, four rounds: words 0.41 -> 0.45 (prior 0.38), AUC of sentences
+    0.89 -> 0.91. Rounds read the
     same text, so they add little."""
-    small = ("audit.sentences=[24]", "audit.clients=3", "audit.others=100", "data.clients=8", "data.limit=600")
+    small = (
+        "audit.sentences=[24]",
+        "audit.clients=3",
+        "audit.others=100",
+        "data.clients=8",
+        "data.limit=600",
+    )
     rounds = ("audit.rounds=4", 'audit.methods=["fedevocab"]', 'audit.defences=["none"]')
-    rows = audited(lexfed, QUICK, *words(*small, *rounds), "--attack", "span", "--attack", "sentences")
+    rows = audited(
+        lexfed, QUICK, *words(*small, *rounds), "--attack", "span", "--attack", "sentences"
+    )
     for attack, key in (("span", "recall_at_n"), ("sentences", "auc")):
-        alone, together = (one(rows, attack=attack, attacker=name) for name in ("public files", "every round of a client"))
-        assert (alone["uploads"], together["uploads"]) == (12, 3), "the same three clients in each round"
+        alone, together = (
+            one(rows, attack=attack, attacker=name)
+            for name in ("public files", "every round of a client")
+        )
+        assert (alone["uploads"], together["uploads"]) == (12, 3), (
+            "the same three clients in each round"
+        )
         assert together[key] > alone[key]
 
 
 def test_a_spectrum_of_several_uploads_is_that_of_all_their_matrices() -> None:
-    first = [torch.randn(6, 4, generator=torch_generator(derive(root(0), number))) for number in range(2)]
-    seen = [Upload(number, 0, {}, {"lstm.weight_ih_l0": matrix, "other": matrix}, {}) for number, matrix in enumerate(first)]
+    first = [
+        torch.randn(6, 4, generator=torch_generator(derive(root(0), number))) for number in range(2)
+    ]
+    seen = [
+        Upload(number, 0, {}, {"lstm.weight_ih_l0": matrix, "other": matrix}, {})
+        for number, matrix in enumerate(first)
+    ]
     found = spectrum(seen, lambda name, value: name.startswith("lstm"))
     assert found is not None
     torch.testing.assert_close(found.values, leakage.span(*first).values)
     assert spectrum(seen, lambda name, value: False) is None
 
 
-# --- encoders ---------------------------------------------------------------------------------------------------------
+# --- encoders ------------------------------------------------------------------------------------
 
 
 def small_encoder(dimension: int) -> Encoder:
@@ -60,15 +83,30 @@ def small_encoder(dimension: int) -> Encoder:
     tokenizer = load_tokenizer(resolve("minilm"), 16)
     order = torch.randperm(40, generator=torch_generator(root(2)))[:30]
     scale, shift = drawn("scale", dimension).abs() + 0.1, drawn("shift", dimension)
-    return Encoder(tokenizer, order, drawn("table", 40, dimension), drawn("places", 5, dimension), scale, shift, 1e-12)
+    return Encoder(
+        tokenizer,
+        order,
+        drawn("table", 40, dimension),
+        drawn("places", 5, dimension),
+        scale,
+        shift,
+        1e-12,
+    )
 
 
 @pytest.mark.parametrize("inputs", [3, 40])
 def test_distances_at_every_position_are_those_of_the_inputs_themselves(inputs: int) -> None:
-    """Residuals with few inputs, leverage with many; the inputs built one by one are the reference."""
+    """Residuals with few inputs, leverage with many; the inputs built one by one are the
+    reference.
+    """
     encoder = small_encoder(12)
     (x,) = transformer_inputs(
-        encoder.table[encoder.order], encoder.places, torch.zeros(12), encoder.scale, encoder.shift, encoder.eps
+        encoder.table[encoder.order],
+        encoder.places,
+        torch.zeros(12),
+        encoder.scale,
+        encoder.shift,
+        encoder.eps,
     )  # (30, 5, 12)
     read = x.flatten(0, 1)[:: 150 // inputs][:inputs]
     found = leakage.span(torch.randn(20, len(read), generator=torch_generator(root(3))) @ read)
@@ -82,16 +120,22 @@ def test_distances_at_every_position_are_those_of_the_inputs_themselves(inputs: 
 
 def test_an_upload_of_zeros_leaves_the_prior() -> None:
     encoder = small_encoder(12)
-    assert encoder.ranking(leakage.span(torch.zeros(4, 12)), PUBLIC_FILES).tolist() == list(range(30))
+    assert encoder.ranking(leakage.span(torch.zeros(4, 12)), PUBLIC_FILES).tolist() == list(
+        range(30)
+    )
 
 
 def test_one_sentence_is_read_from_minilm(lexfed: Lexfed, tiny: Path) -> None:
-    """With the pretrained weights: rows of FedAvg, the span of query, key and value of FedeVocab."""
+    """With the pretrained weights: rows of FedAvg, the span of query, key and value of
+    FedeVocab.
+    """
     settings = words(
         "model.name=minilm", "train.max_length=16", "train.batch=2", "train.optimizer=sgd", "train.lr=0.01", "data.test=0.1",
         "audit.clients=1", "audit.sentences=[2]", "audit.others=20", 'audit.methods=["fedavg", "fedevocab"]',
     )  # fmt: skip
-    rows = audited(lexfed, tiny, *settings, "--attack", "rows", "--attack", "span", "--attack", "sentences")
+    rows = audited(
+        lexfed, tiny, *settings, "--attack", "rows", "--attack", "span", "--attack", "sentences"
+    )
     assert one(rows, attack="rows", method="fedavg")["recall_at_n"] == 1.0
     assert one(rows, attack="rows", method="fedevocab")["nothing_to_read"] == 1
     found = one(rows, attack="span", method="fedevocab")
@@ -99,7 +143,7 @@ def test_one_sentence_is_read_from_minilm(lexfed: Lexfed, tiny: Path) -> None:
     assert one(rows, attack="sentences", method="fedevocab")["auc"] > 0.9
 
 
-# --- word vectors and language models ---------------------------------------------------------------------------------
+# --- word vectors and language models ------------------------------------------------------------
 
 
 def scene(name: str, *settings: str) -> Any:
@@ -109,7 +153,14 @@ def scene(name: str, *settings: str) -> Any:
 
 def test_rows_of_word_vectors_are_the_words_of_an_organisation() -> None:
     """Input rows move for its own words alone; output rows move for the negatives too."""
-    small = ("data.limit=600", "data.clients=3", "audit.clients=2", "word2vec.dimension=8", "rounds=1", "cohort.size=2")
+    small = (
+        "data.limit=600",
+        "data.clients=3",
+        "audit.clients=2",
+        "word2vec.dimension=8",
+        "rounds=1",
+        "cohort.size=2",
+    )
     found = scene("agreed", *small, "agreement.minimum=2", "agreement.hashed=true")
     assert {upload.client for upload in found.uploads} == {0, 1}
     for upload in found.uploads:
@@ -117,26 +168,56 @@ def test_rows_of_word_vectors_are_the_words_of_an_organisation() -> None:
         inputs, outputs = moved_words(upload), moved_outputs(upload)
         assert inputs is not None
         assert outputs is not None
-        truth = {names.tokens.index(word) for text in own for word in text.lower().split() if word in names.tokens}
+        truth = {
+            names.tokens.index(word)
+            for text in own
+            for word in text.lower().split()
+            if word in names.tokens
+        }
         assert truth <= names.read(own), "and words beside punctuation"
         assert set(inputs.tolist()) <= names.read(own)
-        assert len(inputs) > 0.95 * len(names.read(own)), "frequent ones are thinned, so a rare one may be missed"
+        assert len(inputs) > 0.95 * len(names.read(own)), (
+            "frequent ones are thinned, so a rare one may be missed"
+        )
         assert len(set(outputs.tolist()) - names.read(own)) > 10
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_rows_of_a_language_model_are_the_tokens_of_a_user(tied: bool) -> None:
-    small = ("data.clients=60", "data.unseen=2", "tokenizer.size=600", "language_model.width=16", "rounds=1")
-    options = ("audit.clients=2", "cohort.size=2", "cohort.sampling=fixed", "privacy.placement=none")
-    found = scene("learned", *small, *options, "tokenizer_for_free.switch=[]", f"language_model.tied={str(tied).lower()}")
+    small = (
+        "data.clients=60",
+        "data.unseen=2",
+        "tokenizer.size=600",
+        "language_model.width=16",
+        "rounds=1",
+    )
+    options = (
+        "audit.clients=2",
+        "cohort.size=2",
+        "cohort.sampling=fixed",
+        "privacy.placement=none",
+    )
+    found = scene(
+        "learned",
+        *small,
+        *options,
+        "tokenizer_for_free.switch=[]",
+        f"language_model.tied={str(tied).lower()}",
+    )
     for upload in found.uploads:
-        names, inputs, outputs = row_names(found.assembly, upload), moved_words(upload), moved_outputs(upload)
+        names, inputs, outputs = (
+            row_names(found.assembly, upload),
+            moved_words(upload),
+            moved_outputs(upload),
+        )
         assert inputs is not None
         assert outputs is not None
         truth = names.read(found.client(upload).train)
         n = len(truth)
         assert 20 < n < 0.6 * len(names.tokens)
-        assert len(set(outputs[: n + 2].tolist()) & truth) > 0.95 * n, "the bias tells in either case"
+        assert len(set(outputs[: n + 2].tolist()) & truth) > 0.95 * n, (
+            "the bias tells in either case"
+        )
         if tied:
             assert len(inputs) == len(names.tokens), "every row moves, by the softmax"
         else:
@@ -150,8 +231,19 @@ def test_the_prior_is_the_order_by_frequency() -> None:
 
 def test_a_wire_tells_as_much_as_the_scene_itself(lexfed: Lexfed) -> None:
     """The word list that was sent once is found for every upload behind it."""
-    small = words("data.limit=600", "data.clients=3", "word2vec.dimension=8", "rounds=2", "word2vec.baselines=false")
-    assert lexfed("run", QUICK_SCENES["agreed"], *small, "--out", "run", "--record-wire", "wire").returncode == 0
+    small = words(
+        "data.limit=600",
+        "data.clients=3",
+        "word2vec.dimension=8",
+        "rounds=2",
+        "word2vec.baselines=false",
+    )
+    assert (
+        lexfed(
+            "run", QUICK_SCENES["agreed"], *small, "--out", "run", "--record-wire", "wire"
+        ).returncode
+        == 0
+    )
     rows = audited(lexfed, "wire", "--truth", "run", "--attack", "rows", "--attack", "agreement")
     assert one(rows, attack="rows")["uploads"] == 6
     assert one(rows, attack="rows")["precision"] > 0.7, "a round reads a half of the text"
@@ -159,7 +251,7 @@ def test_a_wire_tells_as_much_as_the_scene_itself(lexfed: Lexfed) -> None:
     assert json.loads(Path("run/summary.json").read_text())
 
 
-# --- scoring ----------------------------------------------------------------------------------------------------------
+# --- scoring -------------------------------------------------------------------------------------
 
 
 def test_a_thousandth_takes_ten_thousand_others() -> None:

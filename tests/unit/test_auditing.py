@@ -37,22 +37,36 @@ def one(rows: list[dict[str, Any]], **wanted: object) -> dict[str, Any]:
     return found[0]
 
 
-SMALL = ("audit.sentences=[2]", "audit.clients=3", "audit.others=200", "data.clients=6", "data.limit=600")
+SMALL = (
+    "audit.sentences=[2]",
+    "audit.clients=3",
+    "audit.others=200",
+    "data.clients=6",
+    "data.limit=600",
+)
 
 
 def test_what_two_sentences_give_away_and_to_whom(lexfed: Lexfed) -> None:
-    """The pairs: FedAvg's rows and FedeVocab's span are read, FedeVocab has no rows, a rotation blinds those without it."""
+    """The pairs: FedAvg's rows and FedeVocab's span are read, FedeVocab has no rows, a rotation
+    blinds those without it.
+    """
     rows = audited(lexfed, QUICK, *words(*SMALL))
     assert all(tuple(row) == KEYS for row in rows)
     assert set(CONTRACT) <= set(KEYS)
     assert one(rows, attack="rows", method="fedavg")["recall_at_n"] == 1.0
     assert one(rows, attack="rows", method="fedevocab", defence="none")["nothing_to_read"] == 3
-    spans = {row["attacker"]: row for row in rows if row["attack"] == "span" and row["defence"] != "none"}
+    spans = {
+        row["attacker"]: row for row in rows if row["attack"] == "span" and row["defence"] != "none"
+    }
     open_span = one(rows, attack="span", method="fedevocab", defence="none")
     assert open_span["recall_at_n"] >= 0.95
     assert open_span["prior_recall_at_n"] < 0.5
-    assert spans["public files"]["recall_at_n"] <= open_span["prior_recall_at_n"], "at the prior, or below it"
-    assert spans["a colluding client"]["recall_at_n"] >= 0.95, "but one client that talks gives everything back"
+    assert spans["public files"]["recall_at_n"] <= open_span["prior_recall_at_n"], (
+        "at the prior, or below it"
+    )
+    assert spans["a colluding client"]["recall_at_n"] >= 0.95, (
+        "but one client that talks gives everything back"
+    )
     assert spans["1 d known words"]["recall_at_n"] >= 0.95, "and so do d known words"
     assert spans["0.5 d known words"]["recall_at_n"] < spans["1 d known words"]["recall_at_n"]
     assert one(rows, attack="sentences", method="fedevocab", defence="none")["auc"] > 0.95
@@ -61,16 +75,24 @@ def test_what_two_sentences_give_away_and_to_whom(lexfed: Lexfed) -> None:
 
 def test_vectors_of_one_length_can_not_be_told_by_their_length(lexfed: Lexfed) -> None:
     defences = 'audit.defences=["defences.rotation=shared", "defences.rotation=shared; defences.normalise=true"]'
-    rows = audited(lexfed, QUICK, *words(*SMALL, defences, 'audit.methods=["fedevocab"]'), "--attack", "norms")
+    rows = audited(
+        lexfed, QUICK, *words(*SMALL, defences, 'audit.methods=["fedevocab"]'), "--attack", "norms"
+    )
     plain, normalised = (row["recall_at_n"] for row in rows)
     assert plain > 0.9
     assert normalised < 0.05
 
 
 def test_whitening_hides_nothing_and_a_rotation_of_whitened_vectors_does(lexfed: Lexfed) -> None:
-    """Whitening is public, so the attacker whitens as well: without that, the audit would call it a defence."""
-    defences = 'audit.defences=["defences.whiten=true", "defences.whiten=true; defences.rotation=shared"]'
-    rows = audited(lexfed, QUICK, *words(*SMALL, defences, 'audit.methods=["fedevocab"]'), "--attack", "span")
+    """Whitening is public, so the attacker whitens as well: without that, the audit would call
+    it a defence.
+    """
+    defences = (
+        'audit.defences=["defences.whiten=true", "defences.whiten=true; defences.rotation=shared"]'
+    )
+    rows = audited(
+        lexfed, QUICK, *words(*SMALL, defences, 'audit.methods=["fedevocab"]'), "--attack", "span"
+    )
     assert one(rows, defence="defences.whiten=true")["recall_at_n"] >= 0.95
     turned = {row["attacker"]: row for row in rows if "rotation" in row["defence"]}
     assert turned["public files"]["recall_at_n"] <= turned["public files"]["prior_recall_at_n"]
@@ -78,7 +100,9 @@ def test_whitening_hides_nothing_and_a_rotation_of_whitened_vectors_does(lexfed:
     assert turned["1 d known words"]["recall_at_n"] >= 0.95
 
 
-def test_a_recorded_wire_is_read_as_the_configuration_itself(lexfed: Lexfed, tmp_path: Path) -> None:
+def test_a_recorded_wire_is_read_as_the_configuration_itself(
+    lexfed: Lexfed, tmp_path: Path
+) -> None:
     settings = words(*SMALL[1:], "rounds=1", "cohort.size=3", "method=fedavg")
     assert lexfed("run", QUICK, *settings, "--out", "run", "--record-wire", "wire").returncode == 0
     assert len(list(uploads(transcript(tmp_path / "wire", (TRAIN, EVALUATE))))) == 3
@@ -95,7 +119,10 @@ def test_a_recorded_wire_is_read_as_the_configuration_itself(lexfed: Lexfed, tmp
     [
         (["--attack", "telepathy"], "no attack 'telepathy'"),
         (words("audit.clients=0"), "at least 1"),
-        (words('audit.defences=["defences.rotation=shared"]', 'audit.methods=["fedavg"]'), "fedevocab"),
+        (
+            words('audit.defences=["defences.rotation=shared"]', 'audit.methods=["fedavg"]'),
+            "fedevocab",
+        ),
         (words("vocabulary.vectors=hashed:many"), "number of dimensions"),
     ],
 )

@@ -12,14 +12,18 @@ POOLINGS = ["mean", "attention"]
 
 
 def classifier(pooling: str = "mean", dropout: float = 0.0) -> tuple[BiLSTMClassifier, Params]:
-    model = BiLSTMClassifier(ModelOptions(embedding=6, hidden=5, dropout=dropout, pooling=pooling), classes=3)  # type: ignore[arg-type]
+    model = BiLSTMClassifier(
+        ModelOptions(embedding=6, hidden=5, dropout=dropout, pooling=pooling), classes=3
+    )  # type: ignore[arg-type]
     return model, model.init(8, root(0))
 
 
 def reference(params: Params, ids: list[int], pooling: str) -> torch.Tensor:
     """One text alone through torch's own module: no padding, no packing."""
     lstm = nn.LSTM(6, 5, batch_first=True, bidirectional=True)
-    lstm.load_state_dict({name.removeprefix("lstm."): value for name, value in params.items() if "lstm" in name})
+    lstm.load_state_dict(
+        {name.removeprefix("lstm."): value for name, value in params.items() if "lstm" in name}
+    )
     states = lstm(params[TABLE][ids][None])[0][0]  # (T, 2h)
     if pooling == "mean":
         pooled = states.mean(0)
@@ -60,7 +64,9 @@ def test_dropout_has_its_own_seed() -> None:
     torch.manual_seed(0)
     first = model.logits(params, batch, root(1))
     torch.manual_seed(1)
-    assert torch.equal(first, model.logits(params, batch, root(1))), "torch's global generator is not read"
+    assert torch.equal(first, model.logits(params, batch, root(1))), (
+        "torch's global generator is not read"
+    )
     assert not torch.equal(first, model.logits(params, batch, root(2)))
     assert torch.equal(model.logits(params, batch, None), model.logits(params, batch, None))
 

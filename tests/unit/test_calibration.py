@@ -1,4 +1,6 @@
-"""The paper's two figures; the noise is enough and no more than enough; the cache may be lost or damaged, never believed."""
+"""The paper's two figures; the noise is enough and no more than enough; the cache may be lost or
+damaged, never believed.
+"""
 
 import json
 import math
@@ -26,7 +28,9 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     calibration._kept_noise.cache_clear()
 
 
-def cost(noise: float, probability: float, rounds: int, accountant: calibration.Accountant) -> float:
+def cost(
+    noise: float, probability: float, rounds: int, accountant: calibration.Accountant
+) -> float:
     event = Gaussian(noise) if probability == 1 else SampledGaussian(noise, probability)
     return epsilon((Release("user", event, rounds),), "user", 1e-6, accountant)
 
@@ -39,18 +43,28 @@ def test_the_figures_of_the_paper(accountant: calibration.Accountant, figure: fl
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
-@pytest.mark.parametrize(("target", "probability", "rounds"), [(0.5, 1.0, 1), (3.0, 1.0, 30), (0.3, 0.05, 20)])
-def test_enough_and_no_more(target: float, probability: float, rounds: int, accountant: calibration.Accountant) -> None:
+@pytest.mark.parametrize(
+    ("target", "probability", "rounds"), [(0.5, 1.0, 1), (3.0, 1.0, 30), (0.3, 0.05, 20)]
+)
+def test_enough_and_no_more(
+    target: float, probability: float, rounds: int, accountant: calibration.Accountant
+) -> None:
     noise = noise_for(target, 1e-6, probability, rounds, accountant)
     assert noise == float(f"{noise:.4e}"), "five digits"
     below = float(f"{noise * (1 - 1.1e-4):.4e}")
-    assert cost(noise, probability, rounds, accountant) <= target < cost(below, probability, rounds, accountant)
+    assert (
+        cost(noise, probability, rounds, accountant)
+        <= target
+        < cost(below, probability, rounds, accountant)
+    )
     assert noise <= noise_for(target, 1e-6, probability, rounds, "rdp"), "PLD is the tighter one"
 
 
 def test_four_gaussians_need_twice_the_noise_of_one() -> None:
     assert noise_for(1.0, 1e-6, 1.0, 4) == pytest.approx(2 * noise_for(1.0, 1e-6, 1.0, 1), rel=2e-4)
-    assert noise_for(1.0, 1e-6, 0.1, 4, "rdp") < 0.5 * noise_for(1.0, 1e-6, 1.0, 4, "rdp"), "a secret cohort needs less"
+    assert noise_for(1.0, 1e-6, 0.1, 4, "rdp") < 0.5 * noise_for(1.0, 1e-6, 1.0, 4, "rdp"), (
+        "a secret cohort needs less"
+    )
 
 
 def test_numbers_of_five_digits_in_their_order() -> None:
@@ -58,7 +72,12 @@ def test_numbers_of_five_digits_in_their_order() -> None:
     numbers = [calibration._noise_at(place) for place in places]
     assert numbers == sorted(set(numbers))
     assert [calibration._place_of(number) for number in numbers] == list(places)
-    assert [calibration._noise_at(place) for place in (-1, 0, 1, 90_000)] == [0.99999, 1.0, 1.0001, 10.0]
+    assert [calibration._noise_at(place) for place in (-1, 0, 1, 90_000)] == [
+        0.99999,
+        1.0,
+        1.0001,
+        10.0,
+    ]
 
 
 @pytest.mark.parametrize("least", [-1000, -999, -3, 0, 512, 999, 1000, 1001])
@@ -95,7 +114,7 @@ def test_what_can_not_be_meant_is_refused(arguments: tuple[float, float, float, 
         noise_for(*arguments)
 
 
-# --- the cache --------------------------------------------------------------------------------------------------------
+# --- the cache -----------------------------------------------------------------------------------
 
 SMALL = (1.0, 1e-6, 1.0, 3, "rdp")
 
@@ -122,7 +141,9 @@ def test_what_was_found_is_read_again(kept: Path) -> None:
     assert len(json.loads(kept.read_text())["noise"]) == 2
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "a digit", "no digest", "a list", "a number", "bytes", "a folder"])
+@pytest.mark.parametrize(
+    "damage", ["empty", "half", "a digit", "no digest", "a list", "a number", "bytes", "a folder"]
+)
 def test_a_damaged_file_is_not_believed(kept: Path, damage: str) -> None:
     true = again()
     text = doctored(kept, 77.0)
@@ -141,10 +162,14 @@ def test_a_damaged_file_is_not_believed(kept: Path, damage: str) -> None:
     else:
         kept.write_bytes(whole[damage])
     assert again() == true
-    assert kept.is_dir() or again() == true == next(iter(json.loads(kept.read_text())["noise"].values())), "and mended"
+    assert kept.is_dir() or again() == true == next(
+        iter(json.loads(kept.read_text())["noise"].values())
+    ), "and mended"
 
 
-def test_a_folder_that_can_not_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_can_not_be_written_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     true = again()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -166,7 +191,7 @@ def test_two_processes_at_once_leave_a_whole_file(kept: Path) -> None:
     assert [path.name for path in kept.parent.iterdir()] == ["noise.json"], "nothing is left behind"
 
 
-# --- rounds_within ----------------------------------------------------------------------------------------------------
+# --- rounds_within -------------------------------------------------------------------------------
 
 SPENT: Ledger = (Release("user", Gaussian(6.0), 2), Release("document", Gaussian(0.5)))
 
@@ -194,8 +219,13 @@ def test_rounds_that_were_taken_are_missing_from_those_that_are_left() -> None:
     event = Gaussian(30.0)
     most = rounds_within(2.0, 1e-6, (), "user", event, "rdp")
     for taken in (most // 2, most):
-        assert rounds_within(2.0, 1e-6, (Release("user", event, taken),), "user", event, "rdp") == most - taken
-    assert rounds_within(2.0, 1e-6, (Release("document", event, most),), "user", event, "rdp") == most, "another unit's"
+        assert (
+            rounds_within(2.0, 1e-6, (Release("user", event, taken),), "user", event, "rdp")
+            == most - taken
+        )
+    assert (
+        rounds_within(2.0, 1e-6, (Release("document", event, most),), "user", event, "rdp") == most
+    ), "another unit's"
     twice = rounds_within(2.0, 1e-6, (), "user", Gaussian(60.0), "rdp")
     assert 4 * most <= twice < 4 * (most + 1), "twice the noise, four times the rounds"
 
@@ -209,7 +239,12 @@ def test_none_left_and_no_end() -> None:
     spent: Ledger = (Release("user", Gaussian(1.0)),)
     assert rounds_within(2.0, 1e-6, spent, "user", Gaussian(100.0)) == 0
     assert rounds_within(2.0, 1e-6, (), "user", Gaussian(1.0)) == 0
-    assert rounds_within(2.0, 1e-6, (Release("user", Gaussian(50.0), 1, delta=1e-6),), "user", Gaussian(50.0)) == 0
+    assert (
+        rounds_within(
+            2.0, 1e-6, (Release("user", Gaussian(50.0), 1, delta=1e-6),), "user", Gaussian(50.0)
+        )
+        == 0
+    )
     assert rounds_within(2.0, 1e-6, (), "user", SampledGaussian(1000.0, 1e-4), "rdp") == MOST_ROUNDS
     with pytest.raises(PrivacyError, match="budget"):
         rounds_within(0.0, 1e-6, (), "user", Gaussian(1.0))

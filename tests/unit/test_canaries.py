@@ -1,4 +1,6 @@
-"""Auditing the mechanism in one run: users of our own making, each there by a coin, guessed from what is released."""
+"""Auditing the mechanism in one run: users of our own making, each there by a coin, guessed from
+what is released.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -28,14 +30,25 @@ def audited(options: Privacy, seed: int) -> tuple[OneRun, float]:
 
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client, message in requests.items():
-            own = {name: 100 * value for name, value in canary(MODEL, client, root(seed)).items()}  # far above the clip
-            yield client, Message(pack(mechanism.bound(own, 1, 0.0, message, derive(root(seed), client))))
+            own = {
+                name: 100 * value for name, value in canary(MODEL, client, root(seed)).items()
+            }  # far above the clip
+            yield (
+                client,
+                Message(pack(mechanism.bound(own, 1, 0.0, message, derive(root(seed), client)))),
+            )
 
     federation = Federation([int(c) for c in np.flatnonzero(inside)], ask, plain(ask))
     rounds = loop(Everyone(), mechanism, ServerOptimizer(), mechanism)
-    (state,) = rounds(federation, ServerState(params=MODEL), until=1, seed=derive(root(seed), "server"))
-    scores = np.array([score(state.params, canary(MODEL, client, root(seed))) for client in range(CANARIES)])
-    return audit(scores, inside, DELTA), epsilon(state.ledger, "user", DELTA) if state.ledger else 0.0
+    (state,) = rounds(
+        federation, ServerState(params=MODEL), until=1, seed=derive(root(seed), "server")
+    )
+    scores = np.array(
+        [score(state.params, canary(MODEL, client, root(seed))) for client in range(CANARIES)]
+    )
+    return audit(scores, inside, DELTA), epsilon(
+        state.ledger, "user", DELTA
+    ) if state.ledger else 0.0
 
 
 HONEST = Privacy(placement="central", clip=0.5, noise=1.2, delta=DELTA)
@@ -50,7 +63,9 @@ def test_what_canaries_show_is_within_what_the_ledger_claims(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_without_noise_they_show_more_than_was_claimed(seed: int) -> None:
-    """The pair: a mechanism that clips and forgets to add its noise, judged by the claim of one that does not forget."""
+    """The pair: a mechanism that clips and forgets to add its noise, judged by the claim of one
+    that does not forget.
+    """
     _, claimed = audited(replace(HONEST, noise=2.0), seed)
     found, _ = audited(replace(HONEST, noise=0.0), seed)
     assert found.epsilon > claimed

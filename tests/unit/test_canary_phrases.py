@@ -1,4 +1,6 @@
-"""Canary phrases in chosen clients, and what uploads tell of them; what an agreement tells of single-source words."""
+"""Canary phrases in chosen clients, and what uploads tell of them; what an agreement tells of
+single-source words.
+"""
 
 from math import log2
 from pathlib import Path
@@ -20,7 +22,7 @@ from tests.unit.test_auditing import QUICK, SMALL, audited, one, words
 AGREED = ROOT / "experiments" / "quick" / "agreed.toml"
 
 
-# --- planting ---------------------------------------------------------------------------------------------------------
+# --- planting ------------------------------------------------------------------------------------
 
 
 def test_a_planted_phrase_is_one_more_text_of_its_client_and_of_nobody_else() -> None:
@@ -35,7 +37,9 @@ def test_a_planted_phrase_is_one_more_text_of_its_client_and_of_nobody_else() ->
 
 
 def test_phrases_are_of_public_words_that_every_method_knows() -> None:
-    config = configuration.load(QUICK, ["audit.canaries=3", "audit.clients=3", "vocabulary.size=3000"])
+    config = configuration.load(
+        QUICK, ["audit.canaries=3", "audit.clients=3", "vocabulary.size=3000"]
+    )
     found = phrases(config)
     assert list(found) == [0, 1, 2]
     assert len(set(found.values())) == 3
@@ -46,7 +50,10 @@ def test_phrases_are_of_public_words_that_every_method_knows() -> None:
         assert last in known[1]
         assert len(numbers) == DIGITS
         assert all(any(map(str.isdigit, number)) and number in known[2] for number in numbers)
-    assert phrases(configuration.load(QUICK, ["seed=1", "audit.canaries=3", "audit.clients=3"])) != found
+    assert (
+        phrases(configuration.load(QUICK, ["seed=1", "audit.canaries=3", "audit.clients=3"]))
+        != found
+    )
 
 
 def test_phrases_are_drawn_once_each_while_there_are_enough() -> None:
@@ -55,21 +62,26 @@ def test_phrases_are_drawn_once_each_while_there_are_enough() -> None:
     assert len(many) == len(set(many)) == 1000
 
 
-# --- exposure ---------------------------------------------------------------------------------------------------------
+# --- exposure ------------------------------------------------------------------------------------
 
 
 def test_exposure_is_that_of_the_rank() -> None:
-    """By sorting: the slow way. Ties count half, so an upload that tells nothing gives one bit, not all."""
+    """By sorting: the slow way. Ties count half, so an upload that tells nothing gives one bit,
+    not all.
+    """
     scores = torch.tensor([0.3, 0.1, 0.9, 0.2, 0.5, 0.0, 0.8, 0.25])
     rank = sorted(scores.tolist(), reverse=True).index(scores[0].item()) + 1
     assert exposure(scores) == pytest.approx(log2(8 / rank))
     assert exposure(torch.zeros(10_001)) == pytest.approx(log2(10_001 / 5_001))
     ranks = np.arange(1, 10_001)
-    assert np.log2(10_000 / ranks).mean() == pytest.approx(1.4427, abs=1e-3), "what chance gives, as the report says"
+    assert np.log2(10_000 / ranks).mean() == pytest.approx(1.4427, abs=1e-3), (
+        "what chance gives, as the report says"
+    )
 
 
 def test_phrases_are_exposed_where_words_are_and_hidden_where_they_are_not(lexfed: Lexfed) -> None:
-    """The pairs: FedAvg's rows and FedeVocab's span put the phrase first among 10,000; a rotation hides it from the server,
+    """The pairs: FedAvg's rows and FedeVocab's span put the phrase first among 10,000; a
+    rotation hides it from the server,
     and not from a client that talks."""
     rows = audited(lexfed, QUICK, *words(*SMALL, "audit.canaries=2"), "--attack", "canaries")
     most = log2(10_000)
@@ -86,13 +98,15 @@ def test_more_canaries_than_clients_can_not_be_meant(lexfed: Lexfed) -> None:
     result = lexfed("audit", QUICK, *words("audit.canaries=6", "audit.clients=5"), "--out", "audit")
     assert result.returncode == 2
     assert "audit.canaries" in result.stderr
-    result = lexfed("audit", QUICK, *words("audit.canaries=1", "vocabulary.size=30"), "--out", "audit")
+    result = lexfed(
+        "audit", QUICK, *words("audit.canaries=1", "vocabulary.size=30"), "--out", "audit"
+    )
     assert result.returncode == 2
     assert "names and words with digits" in result.stderr
     assert not Path("audit").exists()
 
 
-# --- agreement --------------------------------------------------------------------------------------------------------
+# --- agreement -----------------------------------------------------------------------------------
 
 ORGANISATIONS = (
     "data.limit=500",
@@ -104,10 +118,19 @@ ORGANISATIONS = (
 
 
 def agreed(rule: str) -> tuple[dict[str, dict[str, float]], Revealed]:
-    """The attack's figures, and the experimenter's own account of the same agreement: the reference."""
-    settings = (*ORGANISATIONS, f"agreement.rule={rule}", "agreement.minimum=1", "vocabulary.vectors=hashed:100")
+    """The attack's figures, and the experimenter's own account of the same agreement: the
+    reference.
+    """
+    settings = (
+        *ORGANISATIONS,
+        f"agreement.rule={rule}",
+        "agreement.minimum=1",
+        "vocabulary.vectors=hashed:100",
+    )
     config = configuration.load(AGREED, settings)
-    return {row["attacker"]: row for row in auditing.of_config(config)}, agreeing.run(config).revealed
+    return {row["attacker"]: row for row in auditing.of_config(config)}, agreeing.run(
+        config
+    ).revealed
 
 
 def test_a_union_shows_what_one_alone_holds() -> None:
@@ -125,7 +148,9 @@ def test_a_union_shows_what_one_alone_holds() -> None:
 
 
 def test_a_sum_shows_none_of_it_but_to_who_has_the_key() -> None:
-    """The pair: two holders are asked for. With the key, a public list of words is tried out against the hashes."""
+    """The pair: two holders are asked for. With the key, a public list of words is tried out
+    against the hashes.
+    """
     rows, revealed = agreed("summed")
     assert revealed.single_source_words == 0
     assert rows["public files"]["recall"] == rows["another organisation"]["recall"] == 0.0

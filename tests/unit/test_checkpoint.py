@@ -19,7 +19,10 @@ STATE = ServerState(
     opt_state={"m": {"a.weight": torch.rand(3, 2)}, "v": {"a.weight": torch.rand(3, 2)}},
     mechanism_state={"clip": torch.tensor(0.5)},
     blobs={"vocabulary": LIST, "other": b"\x00\xff"},
-    ledger=(Release("document", Gaussian(1.5), 3, 1e-9), Release("user", SampledGaussian(1.0, 0.01), 5000)),
+    ledger=(
+        Release("document", Gaussian(1.5), 3, 1e-9),
+        Release("user", SampledGaussian(1.0, 0.01), 5000),
+    ),
     round=3,
     step=5,
     done=frozenset({"init", "switch@2"}),
@@ -121,8 +124,6 @@ TOKENIZER = Learned(b"{}", {"a": 3}, "public").to_bytes()
 
 
 @pytest.mark.parametrize(("blob", "name"), [(TOKENIZER, "tokenizer"), (LIST, "vocabulary")])
-def test_a_tokenizer_was_called_a_vocabulary_in_0_1(
-    blob: bytes, name: str, tmp_path: Path
-) -> None:
+def test_a_tokenizer_was_called_a_vocabulary_in_0_1(blob: bytes, name: str, tmp_path: Path) -> None:
     checkpoint.save(tmp_path, Checkpoint(replace(STATE, blobs={"vocabulary": blob})))
     assert checkpoint.load(tmp_path).state.blobs == {name: blob}

@@ -16,7 +16,9 @@ def test_local_accuracy_re_weights_the_same_predictions() -> None:
     assert metrics.local_accuracy(CONFUSION, np.array([1.0, 0.0])) == 3 / 4
     assert metrics.local_accuracy(CONFUSION, np.array([0.0, 1.0])) == 1 / 2
     test_shares = metrics.label_shares(TRUTH, 2)
-    assert metrics.local_accuracy(CONFUSION, test_shares) == pytest.approx(metrics.accuracy(CONFUSION))
+    assert metrics.local_accuracy(CONFUSION, test_shares) == pytest.approx(
+        metrics.accuracy(CONFUSION)
+    )
 
 
 def test_a_constant_guess_scores_the_majority_share() -> None:

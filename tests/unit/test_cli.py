@@ -53,23 +53,31 @@ def test_a_run_keeps_the_contract(method: str, tiny: Path, lexfed: Lexfed, tmp_p
     assert not re.search(r"(src|href)=.http", report), "one file, nothing fetched from elsewhere"
 
 
-def test_the_resolved_configuration_gives_the_same_bits(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_the_resolved_configuration_gives_the_same_bits(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     assert lexfed("run", tiny, "--out", "a").returncode == 0
     assert lexfed("run", "a/config.toml", "--out", "b").returncode == 0
     assert lexfed("run", tiny, "--out", "c", "--set", "seed=1").returncode == 0
-    weights = {name: (tmp_path / name / "artifacts" / "model.safetensors").read_bytes() for name in "abc"}
+    weights = {
+        name: (tmp_path / name / "artifacts" / "model.safetensors").read_bytes() for name in "abc"
+    }
     assert weights["a"] == weights["b"]
     assert weights["a"] != weights["c"]
 
 
-def test_tensorboard_events_are_those_of_the_records(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_tensorboard_events_are_those_of_the_records(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     assert lexfed("run", tiny, "--out", "a", "--tensorboard").returncode == 0
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "a" / "tensorboard"))
     events.Reload()
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
-    assert [event.value for event in events.Scalars("bytes_up")] == [record["bytes_up"] for record in records]
+    assert [event.value for event in events.Scalars("bytes_up")] == [
+        record["bytes_up"] for record in records
+    ]
     assert [event.step for event in events.Scalars("global_accuracy")] == [2, 3]
 
 
@@ -99,9 +107,18 @@ BAD = {
     "unknown data set": (["--set", "data.name=imbd"], "did you mean 'imdb'?"),
     "empty file": (["--set", "data.name=empty.csv"], "empty.csv is empty"),
     "only blank texts": (["--set", "data.name=blank.csv"], "holds no text"),
-    "no text column": (["--set", "data.name=other.csv"], "has no text column 'text' (known: body, label); set data.text"),
-    "no label column": (["--set", "data.name=unlabelled.csv"], "has no labels to part by; set data.label"),
-    "one text forty times": (["--set", "data.name=same.csv"], "no training text is left beside the test set"),
+    "no text column": (
+        ["--set", "data.name=other.csv"],
+        "has no text column 'text' (known: body, label); set data.text",
+    ),
+    "no label column": (
+        ["--set", "data.name=unlabelled.csv"],
+        "has no labels to part by; set data.label",
+    ),
+    "one text forty times": (
+        ["--set", "data.name=same.csv"],
+        "no training text is left beside the test set",
+    ),
     "missing label": (["--set", "data.name=hole.csv"], "row 2 has no label"),
     "label outside the range": (["--set", "data.classes=1"], "has label 1, outside 0..0"),
     "unknown key": (["--set", "data.alhpa=1"], "unknown key 'data.alhpa'; did you mean 'alpha'?"),
@@ -116,11 +133,17 @@ BAD = {
     "nan": (["--set", "cohort.dropout=nan"], "cohort.dropout must be a finite number"),
     "no test set": (["--set", "data.test=0"], "data.test must be above 0"),
     "two columns of one name": (["--set", "data.name=twice.csv"], "has two columns of one name"),
-    "somebody's home that is not there": (["--set", "data.name=~nosuchuser/x.csv"], "there is no file"),
+    "somebody's home that is not there": (
+        ["--set", "data.name=~nosuchuser/x.csv"],
+        "there is no file",
+    ),
     "a wire inside a file": (["--record-wire", "empty.csv/wire"], "empty.csv"),
     "a wire that is the run": (["--record-wire", "out"], "must be different directories"),
     "a name that is too long": (["--out", "x" * 300], "too long"),
-    "no such vectors": (["--set", "vocabulary.vectors=nowhere.npz"], "there are no word vectors at nowhere.npz"),
+    "no such vectors": (
+        ["--set", "vocabulary.vectors=nowhere.npz"],
+        "there are no word vectors at nowhere.npz",
+    ),
     "no such encoder": (["--set", "model.name=no/such/model"], "no/such/model"),
     "unknown option": (["--wat"], "--wat"),
     "unknown command": (["rnu"], "rnu"),
@@ -128,7 +151,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_and_leaves_nothing(case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(
+    case: str, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     write(tmp_path / "empty.csv", "")
     write(tmp_path / "blank.csv", 'text,label\n" ",0\n"",1\n')
     write(tmp_path / "other.csv", "body,label\nhello,0\n")
@@ -142,7 +167,12 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, tiny: Path, lexfed:
     (tmp_path / "taken").mkdir()
     arguments, message = BAD[case]
     if arguments[0].startswith("--"):
-        arguments = ["run", str(tiny), *([] if "--out" in arguments else ["--out", "out"]), *arguments]
+        arguments = [
+            "run",
+            str(tiny),
+            *([] if "--out" in arguments else ["--out", "out"]),
+            *arguments,
+        ]
     before = sorted(path.name for path in tmp_path.iterdir())
     result = lexfed(*arguments)
     assert result.returncode == 2, result.stdout + result.stderr

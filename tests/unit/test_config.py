@@ -21,7 +21,9 @@ def test_what_is_written_holds_every_key_and_none_is_refused(method: str) -> Non
     assert parse(tomllib.loads(to_toml(config))) == config
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "experiments").rglob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "experiments").rglob("*.toml")), ids=lambda p: p.stem
+)
 def test_every_shipped_experiment_is_valid(path: Path) -> None:
     assert load(path).name
 
@@ -36,7 +38,10 @@ def test_every_shipped_experiment_is_valid(path: Path) -> None:
         ({"rounds": True}, "rounds must be a whole number, not True"),
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"data": 3}, "'data' is a table: write [data], not data = 3"),
-        ({"data": {"alpha": 0}}, "data.alpha must be above 0, not 0; 0.1 is strong skew, 100 is almost none"),
+        (
+            {"data": {"alpha": 0}},
+            "data.alpha must be above 0, not 0; 0.1 is strong skew, 100 is almost none",
+        ),
         ({"data": {"alpha": float("nan")}}, "data.alpha must be a finite number, not nan"),
         ({"data": {"limit": "all"}}, "data.limit must be a whole number, not 'all'"),
         (
@@ -110,7 +115,9 @@ def test_a_method_of_ones_own_lies_beside_its_file(
 def test_settings_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("rounds = 3\n[data]\nalpha = 2.0\n")
-    config = load(path, ["rounds=5", "data.partition=iid", "data.name=/some/where.csv", "train.lr=1e-3"])
+    config = load(
+        path, ["rounds=5", "data.partition=iid", "data.name=/some/where.csv", "train.lr=1e-3"]
+    )
     assert (config.rounds, config.data.partition, config.data.alpha) == (5, "iid", 2.0)
     assert (config.data.name, config.train.lr) == ("/some/where.csv", 1e-3)
 

@@ -40,7 +40,9 @@ def test_local_files(kind: str, tmp_path: Path) -> None:
     if kind == "jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     elif kind == "csv":
-        path.write_text("text,label,user\n" + "".join(f'"{r["text"]}",{r["label"]},{r["user"]}\n' for r in ROWS))
+        path.write_text(
+            "text,label,user\n" + "".join(f'"{r["text"]}",{r["label"]},{r["user"]}\n' for r in ROWS)
+        )
     else:
         pa.parquet.write_table(pa.Table.from_pylist(ROWS), path)
     corpus = load(str(path))
@@ -50,7 +52,9 @@ def test_local_files(kind: str, tmp_path: Path) -> None:
 
 
 def test_labels_may_be_names() -> None:
-    corpus = from_table(pa.table({"text": ["x", "y", "z"], "label": ["spam", "ham", "spam"]}), "t", Columns())
+    corpus = from_table(
+        pa.table({"text": ["x", "y", "z"], "label": ["spam", "ham", "spam"]}), "t", Columns()
+    )
     assert corpus.label_names == ("ham", "spam")
     assert corpus.labels.tolist() == [1, 0, 1]
 
@@ -69,7 +73,9 @@ def test_a_held_out_text_is_not_in_the_rest() -> None:
 
 
 def test_the_test_set_of_the_data_stays_as_it_is(tmp_path: Path) -> None:
-    rows = [{"text": f"t{i}", "label": i % 2, "split": "test" if i < 7 else "train"} for i in range(40)]
+    rows = [
+        {"text": f"t{i}", "label": i % 2, "split": "test" if i < 7 else "train"} for i in range(40)
+    ]
     pa.parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
     people = build(Data(name=str(tmp_path / "t.parquet"), clients=3), root(0))
     assert list(people.common_test) == [f"t{i}" for i in range(7)]
@@ -94,7 +100,8 @@ def test_a_sample_for_scoring_keeps_the_class_shares() -> None:
 def test_a_validation_split_of_the_data_is_used_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "split.jsonl"
     rows = [
-        {"text": f"text {i}", "label": i % 2, "split": s} for i, s in enumerate(["train"] * 8 + ["dev"] * 3 + ["test"] * 2)
+        {"text": f"text {i}", "label": i % 2, "split": s}
+        for i, s in enumerate(["train"] * 8 + ["dev"] * 3 + ["test"] * 2)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     people = build(Data(str(path), clients=2, partition="iid"), root(0))

@@ -1,4 +1,5 @@
-"""Each defence where it holds and where it does not: real reviews, real GloVe vectors, the real BiLSTM.
+"""Each defence where it holds and where it does not: real reviews, real GloVe vectors, the real
+BiLSTM.
 
 Figures in the comments are what was measured when the test was written.
 """
@@ -73,10 +74,19 @@ def reviews() -> Corpus:
 
 def people(*sizes: int, secret: int = 7) -> Population:
     test = reviews().take(np.arange(7000, 8500))
-    return Population(reviews(), np.cumsum([0, *sizes]).astype(np.int64), test, test, classes=2, secret=root(secret))
+    return Population(
+        reviews(),
+        np.cumsum([0, *sizes]).astype(np.int64),
+        test,
+        test,
+        classes=2,
+        secret=root(secret),
+    )
 
 
-def parts(rounds: int = 1, hidden: int = D, mechanism: Mechanism = NoPrivacy(), **options: object) -> Parts:  # noqa: B008
+def parts(
+    rounds: int = 1, hidden: int = D, mechanism: Mechanism = NoPrivacy(), **options: object
+) -> Parts:
     model = BiLSTMClassifier(ModelOptions(embedding=D, hidden=hidden, dropout=0.0), classes=2)
     reader = SharedReader(WordTokenizer(of_list((), 1)), 256)
     task = Task(model, reader, Train(**options), 2, rounds, lambda seed: model.init(1, seed))  # type: ignore[arg-type]
@@ -102,10 +112,12 @@ def table_of(defences: Defences, part: Parts | None = None) -> OwnWords:
 def scored(matrices: list[Tensor], client: int = 0, sentences: int = 2) -> Leak:
     texts = people(*[sentences] * (client + 1)).client(client).train
     truth = {public().ids[word] for text in texts for word in words(text) if word in public().ids}
-    return score_words(ranking(span(*matrices), candidates()), truth, torch.arange(SIZE), public().words)
+    return score_words(
+        ranking(span(*matrices), candidates()), truth, torch.arange(SIZE), public().words
+    )
 
 
-# --- rotation -----------------------------------------------------------------------------------------------------------
+# --- rotation ------------------------------------------------------------------------------------
 
 
 def test_a_rotation_is_orthogonal_and_repeats() -> None:
@@ -117,24 +129,34 @@ def test_a_rotation_is_orthogonal_and_repeats() -> None:
 
 
 def test_rotations_are_uniform() -> None:
-    """Every entry of a Haar matrix has mean 0 and mean square 1/d. QR alone, without its signs fixed, fails the first.
+    """Every entry of a Haar matrix has mean 0 and mean square 1/d. QR alone, without its signs
+    fixed, fails the first.
 
-    Of 2,000 draws with d = 4 the mean has a deviation of 0.5 / sqrt(2000) = 0.011; the bound is 4.5 of them, for 16 entries.
+    Of 2,000 draws with d = 4 the mean has a deviation of 0.5 / sqrt(2000) = 0.011; the bound is
+    4.5 of them, for 16 entries.
     """
     draws = torch.stack([rotation(derive(root(0), i), 4) for i in range(2000)])  # (2000, 4, 4)
     assert draws.mean(0).abs().max() < 0.05
     assert (draws.square().mean(0) - 0.25).abs().max() < 0.03  # deviation 0.0045
-    normal = torch.from_numpy(np.stack([numpy_generator(derive(root(0), i)).normal(size=(4, 4)) for i in range(2000)]))
-    assert torch.linalg.qr(normal).Q.mean(0).abs().max() > 0.2, "the pair: its first entry is never above 0"
+    normal = torch.from_numpy(
+        np.stack([numpy_generator(derive(root(0), i)).normal(size=(4, 4)) for i in range(2000)])
+    )
+    assert torch.linalg.qr(normal).Q.mean(0).abs().max() > 0.2, (
+        "the pair: its first entry is never above 0"
+    )
 
 
 def test_a_rotated_table_is_the_table_times_q() -> None:
     vectors = numpy_generator(root(3)).normal(size=(30, 6)).astype(np.float16)
     table, q = PublicTable(tuple(f"w{i}" for i in range(30)), vectors), rotation(root(1), 6)
     seen = rotated(table, q)
-    expected = torch.tensor([[sum(float(x[i]) * float(q[i, j]) for i in range(6)) for j in range(6)] for x in vectors])
+    expected = torch.tensor(
+        [[sum(float(x[i]) * float(q[i, j]) for i in range(6)) for j in range(6)] for x in vectors]
+    )
     torch.testing.assert_close(seen.rows(["w4", "w0"]), expected[[4, 0]], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(torch.from_numpy(seen.vectors[:10]), expected[:10], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.from_numpy(seen.vectors[:10]), expected[:10], rtol=1e-4, atol=1e-5
+    )
     assert seen.rows([]).shape == (0, 6)
     assert (seen.words, seen.dimension, seen.vectors.shape) == (table.words, 6, (30, 6))
     assert seen.ids is table.ids, "one dictionary for all clients"
@@ -149,29 +171,51 @@ def test_normalised_rows_have_one_length_and_others_keep_theirs() -> None:
     vectors = numpy_generator(root(3)).normal(size=(30, 6)).astype(np.float32)
     vectors[7] = 0
     table, q = PublicTable(tuple(f"w{i}" for i in range(30)), vectors), rotation(root(1), 6)
-    plain, even = (rotated(table, q, normalise).rows(table.words).norm(dim=1) for normalise in (False, True))
+    plain, even = (
+        rotated(table, q, normalise).rows(table.words).norm(dim=1) for normalise in (False, True)
+    )
     torch.testing.assert_close(plain, torch.from_numpy(vectors).norm(dim=1), rtol=1e-4, atol=1e-5)
     typical = float(np.sqrt(np.square(vectors).sum(1).mean()))
     torch.testing.assert_close(even, torch.where(plain > 0, typical, 0.0), rtol=1e-4, atol=1e-5)
 
 
 def test_whitened_rows_have_no_axes_so_that_turning_them_changes_nothing() -> None:
-    """Words along few axes and far from the middle, as real vectors are: afterwards every direction is like any other."""
+    """Words along few axes and far from the middle, as real vectors are: afterwards every
+    direction is like any other.
+    """
     rng = numpy_generator(root(3))
-    vectors = (rng.normal(size=(400, 6)) * [9, 3, 1, 1, 0.5, 0.1] + [5, 0, 0, 2, 0, 0]) @ rotation(root(2), 6).numpy()
-    table, q = PublicTable(tuple(f"w{i}" for i in range(400)), vectors.astype(np.float32)), rotation(root(1), 6)
-    white, turned = (rotated(table, turn, whiten=True).rows(table.words).double() for turn in (None, q))
+    vectors = (rng.normal(size=(400, 6)) * [9, 3, 1, 1, 0.5, 0.1] + [5, 0, 0, 2, 0, 0]) @ rotation(
+        root(2), 6
+    ).numpy()
+    table, q = (
+        PublicTable(tuple(f"w{i}" for i in range(400)), vectors.astype(np.float32)),
+        rotation(root(1), 6),
+    )
+    white, turned = (
+        rotated(table, turn, whiten=True).rows(table.words).double() for turn in (None, q)
+    )
     spread = float(np.trace(np.cov(vectors.T))) / 6
     for rows in (white, turned):
         assert rows.mean(0).abs().max() < 1e-3
-        torch.testing.assert_close(torch.cov(rows.T), spread * torch.eye(6, dtype=torch.float64), rtol=0, atol=0.01 * spread)
+        torch.testing.assert_close(
+            torch.cov(rows.T),
+            spread * torch.eye(6, dtype=torch.float64),
+            rtol=0,
+            atol=0.01 * spread,
+        )
     torch.testing.assert_close(turned, white @ q.double(), rtol=1e-4, atol=1e-4)
-    assert rotated(table, q, whiten=True) is rotated(table, q, whiten=True), "made once for all clients"
+    assert rotated(table, q, whiten=True) is rotated(table, q, whiten=True), (
+        "made once for all clients"
+    )
 
 
 def test_all_clients_of_a_federation_have_one_rotation_and_nobody_else_has_it() -> None:
     one, other = hand_made(), replace(hand_made(), secret=root(8))
-    first, second, stranger = SHARED.key(one.client(0)), SHARED.key(one.client(1)), SHARED.key(other.client(0))
+    first, second, stranger = (
+        SHARED.key(one.client(0)),
+        SHARED.key(one.client(1)),
+        SHARED.key(other.client(0)),
+    )
     assert first == second != stranger
     own = Defences(rotation="own")
     assert own.key(one.client(0)) != own.key(one.client(1))
@@ -181,7 +225,9 @@ def test_all_clients_of_a_federation_have_one_rotation_and_nobody_else_has_it() 
 
 
 def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
-    """All it has is its own seed and its messages: with another secret of the clients they stay as they were, Q does not."""
+    """All it has is its own seed and its messages: with another secret of the clients they stay
+    as they were, Q does not.
+    """
     asked, tables = [], []
     for secret in (7, 8):
         part = replace(parts(hidden=8), defences=SHARED)
@@ -194,7 +240,8 @@ def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
     keys = [state.blobs[KEY] for state in tables]
     assert keys[0] != keys[1]
     assert derive(derive(root(0), "server"), "rotation") not in keys
-    # a generator that starts from 32 bits could be tried out: two secrets that agree in them must differ
+    # a generator that starts from 32 bits could be tried out: two secrets that agree in them must
+    # differ
     alike = [bytes(24) + bytes([0, 0, 0, i]) + bytes(4) for i in (1, 2)]
     assert not torch.equal(*(rotation(secret, 4) for secret in alike))
 
@@ -209,7 +256,9 @@ def test_the_server_can_not_make_the_rotation(tmp_path: Path) -> None:
     ],
 )
 def test_span_ranking_reads_public_vectors_and_no_rotated_ones(defences: Defences) -> None:
-    """Two sentences: recall at n 1.00 without a rotation; with one 0.00 to 0.03, the prior being 0.29 to 0.33."""
+    """Two sentences: recall at n 1.00 without a rotation; with one 0.00 to 0.03, the prior
+    being 0.29 to 0.33.
+    """
     for client in range(3):
         open_, hidden = (upload(d, client) for d in (UNDEFENDED, defences))
         assert scored([open_[name] for name in INPUTS], client).recall_at_n >= 0.95
@@ -228,11 +277,15 @@ def test_one_colluding_client_gives_everything_back() -> None:
     q = apart.rotation(apart.start(other))
     assert q is not None
     leak = scored([upload(own)[name] @ q.T for name in INPUTS])
-    assert leak.recall_at_n <= leak.prior_recall_at_n, "where each has its own, it gives away its own alone"
+    assert leak.recall_at_n <= leak.prior_recall_at_n, (
+        "where each has its own, it gives away its own alone"
+    )
 
 
 def test_known_words_give_the_rotation_back() -> None:
-    """Procrustes: d known pairs give Q, d/2 the half they span. Other words by nearest row: 1.00, 0.90; 10 pairs: 0.00."""
+    """Procrustes: d known pairs give Q, d/2 the half they span. Other words by nearest row:
+    1.00, 0.90; 10 pairs: 0.00.
+    """
     q = rotation(root(1), D)
     ids = torch.from_numpy(numpy_generator(root(2)).permutation(2000))
     known, others = candidates()[ids[:D]], ids[D:400]
@@ -242,8 +295,12 @@ def test_known_words_give_the_rotation_back() -> None:
     assert torch.linalg.norm(half - q, 2) > 0.5
     unit = candidates() / candidates().norm(dim=1, keepdim=True)
 
-    def found(guess: Tensor) -> float:  # the share of the other words whose nearest candidate is the word itself
-        return float(((candidates()[others] @ q @ guess.T @ unit.T).argmax(1) == others).float().mean())
+    def found(
+        guess: Tensor,
+    ) -> float:  # the share of the other words whose nearest candidate is the word itself
+        return float(
+            ((candidates()[others] @ q @ guess.T @ unit.T).argmax(1) == others).float().mean()
+        )
 
     assert found(aligned(known, known @ q)) == 1.0
     few = aligned(known[:10], known[:10] @ q)
@@ -259,16 +316,24 @@ def test_words_beyond_the_own_table_are_turned_like_its_own() -> None:
     assert q is not None
     known = [word for word in own if word in public().ids]
     expected = public().rows(known) @ q
-    torch.testing.assert_close(state.params[TABLE][[own.index(w) for w in known]], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        state.params[TABLE][[own.index(w) for w in known]], expected, rtol=1e-4, atol=1e-5
+    )
     other = people(2, 3).client(1).train
     beyond = table.reader(state).read(other).beyond
-    met = list(dict.fromkeys(w for text in other for w in words(text) if w in public().ids and w not in own))
+    met = list(
+        dict.fromkeys(
+            w for text in other for w in words(text) if w in public().ids and w not in own
+        )
+    )
     assert beyond is not None
     torch.testing.assert_close(beyond, public().rows(met) @ q, rtol=1e-4, atol=1e-5)
 
 
 def test_a_shared_rotation_costs_little(tmp_path: Path) -> None:
-    """1,000 reviews, 4 rounds, 1,500 test reviews: 0.65 without, 0.65 with. The difference's deviation is below 0.018."""
+    """1,000 reviews, 4 rounds, 1,500 test reviews: 0.65 without, 0.65 with. The difference's
+    deviation is below 0.018.
+    """
 
     def accuracy(defences: Defences) -> float:
         part = replace(parts(4, hidden=32), defences=defences)
@@ -283,7 +348,7 @@ def test_a_shared_rotation_costs_little(tmp_path: Path) -> None:
     assert turned > plain - 0.06
 
 
-# --- the first layer, dropout -------------------------------------------------------------------------------------------
+# --- the first layer, dropout --------------------------------------------------------------------
 
 
 def test_a_private_first_layer_never_travels_and_is_alike_for_all_clients() -> None:
@@ -297,7 +362,9 @@ def test_a_private_first_layer_never_travels_and_is_alike_for_all_clients() -> N
     for name in INPUTS:
         assert torch.equal(first[name], second[name])
         assert not torch.equal(first[name], stranger[name])
-        assert not torch.equal(first[name], parts().task.init(root(1))[name]), "not what the server would start from"
+        assert not torch.equal(first[name], parts().task.init(root(1))[name]), (
+            "not what the server would start from"
+        )
 
 
 def test_word_dropout_takes_whole_words_and_repeats() -> None:
@@ -314,7 +381,7 @@ def test_word_dropout_takes_whole_words_and_repeats() -> None:
     assert torch.equal(model.logits(params, batch, None), plain), "not when it is used"
 
 
-# --- minimum text -------------------------------------------------------------------------------------------------------
+# --- minimum text --------------------------------------------------------------------------------
 
 PEOPLE = hand_made((1, 10))
 LEAST = 10  # distinct words: the first has 3, the second 22
@@ -323,7 +390,9 @@ LEAST = 10  # distinct words: the first has 3, the second 22
 def tiny_method(defences: Defences, mechanism: Mechanism) -> tuple[Method, Message]:
     model = BiLSTMClassifier(ModelOptions(embedding=4, hidden=3, dropout=0.0), classes=2)
     reader = SharedReader(WordTokenizer(of_list((), 1)), 256)
-    task = Task(model, reader, Train(optimizer="sgd", lr=0.5), 2, 1, lambda seed: model.init(1, seed))
+    task = Task(
+        model, reader, Train(optimizer="sgd", lr=0.5), 2, 1, lambda seed: model.init(1, seed)
+    )
     part = Parts(task, Everyone(), mechanism, ServerOptimizer(), 1, defences=defences)
     method = fedevocab(part, FedeVocab())
     shared = under("model", method.split.shared(task.init(root(1))))
@@ -358,9 +427,13 @@ def test_who_has_little_text_sends_nothing_and_the_average_is_that_of_the_others
 
 @pytest.mark.parametrize("placement", ["central", "local"])
 def test_under_differential_privacy_zeros_go_out(placement: str) -> None:
-    privacy = Privacy(placement=placement, noise=0.0, clip=0.5, quantile=0.5 if placement == "central" else None)  # type: ignore[arg-type]
+    privacy = Privacy(
+        placement=placement, noise=0.0, clip=0.5, quantile=0.5 if placement == "central" else None
+    )  # type: ignore[arg-type]
     (small, _), (large, _) = answers(GaussianMechanism(privacy, 1))
-    assert {name: value.shape for name, value in small.arrays.items()} == {n: v.shape for n, v in large.arrays.items()}
+    assert {name: value.shape for name, value in small.arrays.items()} == {
+        n: v.shape for n, v in large.arrays.items()
+    }
     assert norm(below("delta", small.arrays)) == 0.0
     assert norm(below("delta", large.arrays)) > 0.0
     assert ("unclipped" in small.arrays) == (placement == "central")
@@ -368,7 +441,9 @@ def test_under_differential_privacy_zeros_go_out(placement: str) -> None:
 
 
 def test_with_local_noise_who_holds_back_sends_as_much_noise_as_anybody() -> None:
-    """Its deviation is z S = 1 a number: of 164 numbers a mean square of 1 with deviation sqrt(2 / 164) = 0.11."""
+    """Its deviation is z S = 1 a number: of 164 numbers a mean square of 1 with deviation
+    sqrt(2 / 164) = 0.11.
+    """
     (small, _), _ = answers(GaussianMechanism(Privacy(placement="local", noise=2.0, clip=0.5), 1))
     sent = below("delta", small.arrays)
     assert abs(norm(sent) ** 2 / sum(value.numel() for value in sent.values()) - 1) < 0.45
@@ -392,10 +467,22 @@ def test_counts_outlive_a_handler_that_starts_afresh() -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedevocab", "lg_fedavg", "fedrecon"])
-def test_the_summary_says_who_held_back(method: str, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    """Whoever holds back is averaged with nobody: its messages are empty, and only its own folder knows the count."""
+def test_the_summary_says_who_held_back(
+    method: str, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    """Whoever holds back is averaged with nobody: its messages are empty, and only its own
+    folder knows the count.
+    """
     settings = [f"method={method}", "defences.minimum_words=26", "lg_fedavg.warm=1"]
-    result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", *(w for s in settings for w in ("--set", s)))
+    result = lexfed(
+        "run",
+        tiny,
+        "--out",
+        "a",
+        "--record-wire",
+        "wire",
+        *(w for s in settings for w in ("--set", s)),
+    )
     assert result.returncode == 0, result.stderr
     assembly = assemble(configuration.load(tmp_path / "a/config.toml"))
     clients = [assembly.population.client(k) for k in range(6)]
@@ -405,7 +492,11 @@ def test_the_summary_says_who_held_back(method: str, tiny: Path, lexfed: Lexfed,
     ups = [m for m in messages if m.verb.name in ("train", "warm") and m.direction == "up"]
     assert {m.client for m in ups if not m.message.arrays} == small & {m.client for m in ups}
     held = [sum(m.client == k and k in small for m in ups) for k in range(6)]
-    assert summary_figure(tmp_path / "a") == {"uploads": len(ups), "held": sum(held), "by_client": held}
+    assert summary_figure(tmp_path / "a") == {
+        "uploads": len(ups),
+        "held": sum(held),
+        "by_client": held,
+    }
     assert sum(held) > 0
 
 
@@ -413,7 +504,9 @@ def summary_figure(path: Path) -> object:
     return RunDir(path).summary()["held_back"]
 
 
-def test_without_a_defence_there_is_no_such_figure(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_without_a_defence_there_is_no_such_figure(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     assert lexfed("run", tiny, "--out", "a").returncode == 0
     assert summary_figure(tmp_path / "a") is None
 
@@ -424,7 +517,11 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
     settings = ["method=fedevocab", f"vocabulary.vectors={tmp_path}/public.npz"]
     on = ["rotation=shared", "normalise=true", "private_layers=first"]
     dropping = ["defences.embedding_dropout=0.2"]
-    for out, more in (("off", []), ("dropping", dropping), ("on", [f"defences.{setting}" for setting in on])):
+    for out, more in (
+        ("off", []),
+        ("dropping", dropping),
+        ("on", [f"defences.{setting}" for setting in on]),
+    ):
         words_ = [w for setting in settings + more for w in ("--set", setting)]
         result = lexfed("run", tiny, "--out", out, "--record-wire", f"wire-{out}", *words_)
         assert result.returncode == 0, result.stderr
@@ -433,12 +530,14 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
         kept = [Store(tmp_path / out / "checkpoint/clients").load(k, (99, 0)) for k in range(6)]
         assert any(name.startswith("delta/lstm.") for name in sent) == (out != "on")
         assert {KEY in state.blobs for state in kept if state.params} == {out == "on"}
-        assert {set(INPUTS) <= state.params.keys() for state in kept if state.params} == {out == "on"}
+        assert {set(INPUTS) <= state.params.keys() for state in kept if state.params} == {
+            out == "on"
+        }
     first = [RunDir(tmp_path / out).records()[0]["loss"] for out in ("off", "dropping")]
     assert first[0] != first[1], "words were left out"
 
 
-# --- what can't be meant ------------------------------------------------------------------------------------------------
+# --- what can't be meant -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ def at_degrees(*degrees: float) -> np.ndarray:
 
 def cosine(one: np.ndarray, other: np.ndarray) -> float:
     """The obvious one."""
-    length = float(np.linalg.norm(one.astype(np.float64)) * np.linalg.norm(other.astype(np.float64)))
+    length = float(
+        np.linalg.norm(one.astype(np.float64)) * np.linalg.norm(other.astype(np.float64))
+    )
     return float(one.astype(np.float64) @ other.astype(np.float64)) / length if length else 0.0
 
 
@@ -44,15 +46,19 @@ def slow_nearest(vectors: np.ndarray, row: int, k: int) -> list[int]:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of four rows of sixty, the last one shorter, so that the borders between blocks are tested."""
+    """Blocks of four rows of sixty, the last one shorter, so that the borders between blocks
+    are tested.
+    """
     monkeypatch.setattr(embeddings, "CELLS", 4 * 60 + 7)
 
 
-# --- similarity ------------------------------------------------------------------------------------------------------
+# --- similarity ----------------------------------------------------------------------------------
 
 
 def test_spearman_by_hand() -> None:
-    """Cosines fall with the angle; people swap the last two of five: rho = 1 - 6 * 2 / (5 * 24) = 0.9."""
+    """Cosines fall with the angle; people swap the last two of five: rho = 1 - 6 * 2 / (5 * 24)
+    = 0.9.
+    """
     ids = {word: i for i, word in enumerate(["x", "a", "b", "c", "d", "e"])}
     pairs = [("x", "a", 9.0), ("x", "b", 8.0), ("x", "c", 7.0), ("x", "d", 1.0), ("x", "e", 2.0)]
     result = similarity(ids, at_degrees(0, 10, 30, 50, 70, 90), pairs)
@@ -74,7 +80,9 @@ def test_spearman_is_scipys_and_gensims(seed: int, tmp_path: Path) -> None:
     words = [generator.choice(WORDS, 2, replace=False).tolist() for _ in range(80)]
     pairs = [(one, other, float(generator.integers(0, 9))) for one, other in words]
     result = similarity(IDS, vectors, pairs)
-    expected = scipy.stats.spearmanr([s for *_, s in pairs], [cosine(vectors[IDS[a]], vectors[IDS[b]]) for a, b, _ in pairs])
+    expected = scipy.stats.spearmanr(
+        [s for *_, s in pairs], [cosine(vectors[IDS[a]], vectors[IDS[b]]) for a, b, _ in pairs]
+    )
     assert result.spearman == pytest.approx(expected.statistic, abs=1e-4)
     (tmp_path / "pairs").write_text("".join(f"{a}\t{b}\t{s}\n" for a, b, s in pairs))
     keyed = keyed_vectors(Vocabulary(tuple(WORDS), (1,) * 60), torch.from_numpy(vectors))
@@ -83,7 +91,13 @@ def test_spearman_is_scipys_and_gensims(seed: int, tmp_path: Path) -> None:
 
 
 def test_words_that_are_missing_stand_beside_the_figure() -> None:
-    pairs = [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0), ("w7", "nowhere", 4.0), ("no", "where", 5.0)]
+    pairs = [
+        ("w1", "w2", 1.0),
+        ("w3", "w4", 2.0),
+        ("w5", "w6", 3.0),
+        ("w7", "nowhere", 4.0),
+        ("no", "where", 5.0),
+    ]
     result = similarity(IDS, table(), pairs)
     alone = similarity(IDS, table(), pairs[:3])
     assert result.spearman == alone.spearman
@@ -97,13 +111,24 @@ def test_words_that_are_missing_stand_beside_the_figure() -> None:
         (table(), []),
         (table(), [("w1", "w2", 1.0), ("w3", "w4", 2.0)]),
         (table(), [("w1", "w2", 5.0), ("w3", "w4", 5.0), ("w5", "w6", 5.0)]),
-        (np.ones((60, 3), dtype=np.float32), [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)]),
-        (np.zeros((60, 3), dtype=np.float32), [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)]),
-        (np.full((60, 3), np.nan, dtype=np.float32), [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)]),
+        (
+            np.ones((60, 3), dtype=np.float32),
+            [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)],
+        ),
+        (
+            np.zeros((60, 3), dtype=np.float32),
+            [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)],
+        ),
+        (
+            np.full((60, 3), np.nan, dtype=np.float32),
+            [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)],
+        ),
     ],
     ids=["none", "two", "one score", "one direction", "zero", "nan"],
 )
-def test_where_ranks_have_no_meaning_there_is_no_figure(vectors: np.ndarray, pairs: list[tuple[str, str, float]]) -> None:
+def test_where_ranks_have_no_meaning_there_is_no_figure(
+    vectors: np.ndarray, pairs: list[tuple[str, str, float]]
+) -> None:
     assert similarity(IDS, vectors, pairs).spearman is None
 
 
@@ -112,28 +137,46 @@ def test_rows_without_a_direction_are_like_nothing() -> None:
     vectors[4], vectors[5] = 0, np.nan
     pairs = [("a", "b", 9.0), ("a", "c", 8.0), ("a", "d", 2.0), ("a", "e", 2.0), ("a", "f", 2.0)]
     ids = {word: i for i, word in enumerate("abcdef")}
-    vectors[3] = [0, 1]  # exactly upright: cosine 0, as for the zero row and the one that is no number
+    vectors[3] = [
+        0,
+        1,
+    ]  # exactly upright: cosine 0, as for the zero row and the one that is no number
     assert similarity(ids, vectors, pairs).spearman == pytest.approx(1.0)
 
 
 def test_rounding_makes_no_ranks() -> None:
-    """Words and themselves, or tables collapsed onto one line, have cosines of 1 but for the last bits."""
-    assert similarity(IDS, table(), [(word, word, float(i)) for i, word in enumerate(WORDS)]).spearman is None
+    """Words and themselves, or tables collapsed onto one line, have cosines of 1 but for the
+    last bits.
+    """
+    assert (
+        similarity(IDS, table(), [(word, word, float(i)) for i, word in enumerate(WORDS)]).spearman
+        is None
+    )
     line = table(rows=1) * np.abs(table(dimension=1))
-    assert similarity(IDS, line, [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)]).spearman is None
+    assert (
+        similarity(IDS, line, [("w1", "w2", 1.0), ("w3", "w4", 2.0), ("w5", "w6", 3.0)]).spearman
+        is None
+    )
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e30])
 def test_lengths_do_not_matter(scale: float) -> None:
     pairs = [(WORDS[i], WORDS[i + 20], float(i)) for i in range(20)]
-    assert similarity(IDS, table() * np.float32(scale), pairs).spearman == similarity(IDS, table(), pairs).spearman
-    assert np.array_equal(nearest(table() * np.float32(scale), [3], 5)[0], nearest(table(), [3], 5)[0])
+    assert (
+        similarity(IDS, table() * np.float32(scale), pairs).spearman
+        == similarity(IDS, table(), pairs).spearman
+    )
+    assert np.array_equal(
+        nearest(table() * np.float32(scale), [3], 5)[0], nearest(table(), [3], 5)[0]
+    )
 
 
-# --- analogies -------------------------------------------------------------------------------------------------------
+# --- analogies -----------------------------------------------------------------------------------
 
 
-def slow_analogies(vectors: np.ndarray, questions: list[tuple[str, ...]], most: int) -> tuple[int, int]:
+def slow_analogies(
+    vectors: np.ndarray, questions: list[tuple[str, ...]], most: int
+) -> tuple[int, int]:
     units = [v / np.linalg.norm(v) for v in vectors]
     right = asked = 0
     for _, *words in questions:
@@ -141,21 +184,29 @@ def slow_analogies(vectors: np.ndarray, questions: list[tuple[str, ...]], most: 
             continue
         a, b, c, d = (IDS[word] for word in words)
         target = units[b] - units[a] + units[c]
-        scores = {i: float(target @ units[i]) for i in range(min(most, len(units))) if i not in (a, b, c)}
+        scores = {
+            i: float(target @ units[i]) for i in range(min(most, len(units))) if i not in (a, b, c)
+        }
         asked += 1
         right += max(scores, key=lambda i: scores[i]) == d
     return right, asked
 
 
 def questions_about(vectors: np.ndarray, seed: int) -> list[tuple[str, str, str, str, str]]:
-    """Random questions, every other one with the word that a nearest-neighbour search would answer."""
+    """Random questions, every other one with the word that a nearest-neighbour search would
+    answer.
+    """
     generator = np.random.default_rng(seed)
     questions = []
     for i in range(200):
         a, b, c, d = (int(x) for x in generator.choice(len(vectors), 4, replace=False))
         if i % 2:
             units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-            d = next(int(x) for x in np.argsort(-(units @ (units[b] - units[a] + units[c]))) if x not in (a, b, c))
+            d = next(
+                int(x)
+                for x in np.argsort(-(units @ (units[b] - units[a] + units[c])))
+                if x not in (a, b, c)
+            )
         questions.append((f"section {i % 3}", WORDS[a], WORDS[b], WORDS[c], WORDS[d]))
     return questions
 
@@ -164,7 +215,11 @@ def questions_about(vectors: np.ndarray, seed: int) -> list[tuple[str, str, str,
 @pytest.mark.parametrize("most", [10, 40, 60, 30_000])
 def test_analogies_are_those_of_a_loop(most: int) -> None:
     vectors = table(seed=3)
-    questions = [*questions_about(vectors, seed=4), ("x", "w1", "w2", "w3", "nowhere"), ("x", "no", "w2", "w3", "w4")]
+    questions = [
+        *questions_about(vectors, seed=4),
+        ("x", "w1", "w2", "w3", "nowhere"),
+        ("x", "no", "w2", "w3", "w4"),
+    ]
     right, asked = slow_analogies(vectors, questions, most)
     result = analogies(IDS, vectors, questions, most)
     assert (result.asked, result.skipped) == (asked, 202 - asked)
@@ -175,18 +230,26 @@ def test_analogies_are_those_of_a_loop(most: int) -> None:
 def test_analogies_are_gensims(tmp_path: Path) -> None:
     vectors = table(seed=5)
     questions = questions_about(vectors, seed=6)
-    (tmp_path / "questions").write_text(": all\n" + "".join(f"{a} {b} {c} {d}\n" for _, a, b, c, d in questions))
+    (tmp_path / "questions").write_text(
+        ": all\n" + "".join(f"{a} {b} {c} {d}\n" for _, a, b, c, d in questions)
+    )
     keyed = keyed_vectors(Vocabulary(tuple(WORDS), (1,) * 60), torch.from_numpy(vectors))
     score, _ = keyed.evaluate_word_analogies(str(tmp_path / "questions"), case_insensitive=False)
     assert analogies(IDS, vectors, questions).accuracy == pytest.approx(score)
 
 
 def test_a_parallelogram_is_completed() -> None:
-    """man + (queen - king) points at woman. The nearest word to the target is a word of the question, and no answer."""
+    """man + (queen - king) points at woman. The nearest word to the target is a word of the
+    question, and no answer.
+    """
     ids = {word: i for i, word in enumerate(["man", "king", "queen", "woman", "stone"])}
-    vectors = np.array([[1, 0, 1], [1, 1, 1], [-1, 1, 1], [-1, 0, 1], [0, -1, -1]], dtype=np.float32)
+    vectors = np.array(
+        [[1, 0, 1], [1, 1, 1], [-1, 1, 1], [-1, 0, 1], [0, -1, -1]], dtype=np.float32
+    )
     result = analogies(
-        ids, vectors, [("family", "king", "queen", "man", "woman"), ("family", "king", "queen", "man", "stone")]
+        ids,
+        vectors,
+        [("family", "king", "queen", "man", "woman"), ("family", "king", "queen", "man", "stone")],
     )
     assert (result.accuracy, result.asked, result.skipped) == (0.5, 2, 0)
 
@@ -204,10 +267,12 @@ def test_no_direction_is_no_answer(value: float) -> None:
     vectors = np.full((60, 3), value, dtype=np.float32)
     assert analogies(IDS, vectors, [("s", "w1", "w2", "w3", "w0")]).accuracy == 0.0
     three = {word: IDS[word] for word in ("w0", "w1", "w2")}
-    assert analogies(three, at_degrees(0, 50, 90), [("s", "w0", "w1", "w2", "w0")]).accuracy == 0.0, "no candidate is left"
+    assert (
+        analogies(three, at_degrees(0, 50, 90), [("s", "w0", "w1", "w2", "w0")]).accuracy == 0.0
+    ), "no candidate is left"
 
 
-# --- neighbours ------------------------------------------------------------------------------------------------------
+# --- neighbours ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -218,11 +283,19 @@ def test_nearest_is_a_sorted_loop(k: int) -> None:
     assert found.shape == cosines.shape == (len(rows), min(k, 59))
     assert found.tolist() == [slow_nearest(vectors, row, k) for row in rows]
     assert cosines == pytest.approx(
-        np.array([[cosine(vectors[row], vectors[i]) for i in near] for row, near in zip(rows, found, strict=True)]), abs=1e-6
+        np.array(
+            [
+                [cosine(vectors[row], vectors[i]) for i in near]
+                for row, near in zip(rows, found, strict=True)
+            ]
+        ),
+        abs=1e-6,
     )
 
 
-@pytest.mark.parametrize(("rows", "k", "shape"), [([], 3, (0, 3)), ([1, 2], 0, (2, 0)), ([1], -1, (1, 0))])
+@pytest.mark.parametrize(
+    ("rows", "k", "shape"), [([], 3, (0, 3)), ([1, 2], 0, (2, 0)), ([1], -1, (1, 0))]
+)
 def test_nearest_of_nothing(rows: list[int], k: int, shape: tuple[int, int]) -> None:
     assert nearest(table(), rows, k)[0].shape == shape
     assert nearest(table(rows=1), [0], 5)[0].shape == (1, 0), "a word alone has no neighbours"
@@ -240,21 +313,30 @@ def test_neighbours_are_words() -> None:
     vectors = np.concatenate([at_degrees(0, 120, 40, 20), np.zeros((1, 2), dtype=np.float32)])
     near = neighbours(ids, words, vectors, "x", 4)
     assert [word for word, _ in near] == ["closer", "close", "nothing", "away"]
-    assert [value for _, value in near] == pytest.approx([np.cos(np.radians(20)), np.cos(np.radians(40)), 0.0, -0.5])
+    assert [value for _, value in near] == pytest.approx(
+        [np.cos(np.radians(20)), np.cos(np.radians(40)), 0.0, -0.5]
+    )
     assert neighbours(ids, words, vectors, "x", 1) == near[:1]
     assert neighbours(ids, words, vectors, "unheard-of", 3) == [], "a word we do not know has none"
-    assert neighbours(ids, words, vectors, "nothing", 3) == [], "a word without a direction has none"
+    assert neighbours(ids, words, vectors, "nothing", 3) == [], (
+        "a word without a direction has none"
+    )
 
 
-# --- overlap ---------------------------------------------------------------------------------------------------------
+# --- overlap -------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("k", [1, 10, 100])
 def test_overlap_is_that_of_sets(k: int) -> None:
     one, rows = table(seed=1), [3, 7, 41, *range(10, 20)]
-    other = np.concatenate([one, table(dimension=3, seed=2)], axis=1)  # related, and of another dimension
-    shares = [len(set(slow_nearest(one, r, k)) & set(slow_nearest(other, r, k))) / min(k, 59) for r in rows]
+    other = np.concatenate(
+        [one, table(dimension=3, seed=2)], axis=1
+    )  # related, and of another dimension
+    shares = [
+        len(set(slow_nearest(one, r, k)) & set(slow_nearest(other, r, k))) / min(k, 59)
+        for r in rows
+    ]
     assert overlap(one, other, rows, k) == pytest.approx(np.mean(shares))
     assert 0 < np.mean(shares) < 1 or k == 100
 
@@ -280,7 +362,7 @@ def test_overlap_of_rows_that_were_never_trained_is_none() -> None:
         overlap(one, one[:59], [1])
 
 
-# --- the word lists --------------------------------------------------------------------------------------------------
+# --- the word lists ------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["LEXFED_DATA", "gensim"])
@@ -305,7 +387,9 @@ def test_the_lists_are_what_they_are_said_to_be() -> None:
 
 def test_ones_own_lists_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wordsim").mkdir()
-    (tmp_path / "wordsim" / "simlex999.txt").write_text("# mine\n\nBär\tÉlan\t3\r\nnew york\ttown\t4.5", encoding="utf-8")
+    (tmp_path / "wordsim" / "simlex999.txt").write_text(
+        "# mine\n\nBär\tÉlan\t3\r\nnew york\ttown\t4.5", encoding="utf-8"
+    )
     (tmp_path / "wordsim" / "questions-words.txt").write_text(": one\nA b C d\n\n: two\ne F g H\n")
     monkeypatch.setenv("LEXFED_DATA", str(tmp_path))
     assert wordsim.pairs("simlex999") == (("bär", "élan", 3.0), ("new york", "town", 4.5))
@@ -313,7 +397,9 @@ def test_ones_own_lists_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(wordsim.pairs("wordsim353")) == 353, "the rest still comes from gensim"
 
 
-def test_lists_that_are_nowhere_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_that_are_nowhere_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LEXFED_DATA", str(tmp_path))
     monkeypatch.setitem(sys.modules, "gensim", None)  # as if it were not installed
     for ask in (lambda: wordsim.pairs("wordsim353"), wordsim.analogies):
@@ -348,20 +434,24 @@ def test_damaged_lists_are_one_line(
 
 
 def test_gensim_is_found_without_being_imported() -> None:
-    code = (
-        "from lexfed.corpus.wordsim import pairs; import sys; assert pairs('simlex999'); assert 'gensim' not in sys.modules"
+    code = "from lexfed.corpus.wordsim import pairs; import sys; assert pairs('simlex999'); assert 'gensim' not in sys.modules"
+    subprocess.run(
+        [sys.executable, "-c", f"import os; os.environ.pop('LEXFED_DATA', 0); {code}"], check=True
     )
-    subprocess.run([sys.executable, "-c", f"import os; os.environ.pop('LEXFED_DATA', 0); {code}"], check=True)
 
 
 @needs_data
 def test_glove_scores_what_is_known_of_it() -> None:
-    """Published for 6B, 100 dimensions: WordSim353 about 0.53 and SimLex-999 about 0.30 (Pennington et al. have 300)."""
+    """Published for 6B, 100 dimensions: WordSim353 about 0.53 and SimLex-999 about 0.30
+    (Pennington et al. have 300).
+    """
     glove = load("glove_6b_100d_top100k.npz")
     wordsim353 = similarity(glove.ids, glove.vectors, wordsim.pairs("wordsim353"))
     assert wordsim353.spearman == pytest.approx(0.53, abs=0.03)
     assert wordsim353.found >= 350
-    assert similarity(glove.ids, glove.vectors, wordsim.pairs("simlex999")).spearman == pytest.approx(0.30, abs=0.03)
+    assert similarity(
+        glove.ids, glove.vectors, wordsim.pairs("simlex999")
+    ).spearman == pytest.approx(0.30, abs=0.03)
     family = [question for question in wordsim.analogies() if question[0] == "family"]
     result = analogies(glove.ids, glove.vectors, family)
     assert (result.accuracy or 0) > 0.75

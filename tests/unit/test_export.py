@@ -24,7 +24,19 @@ from lexfed.vocabulary.word import Vocabulary
 from tests.references import keyed_vectors
 
 PLAIN = ("<unk>", "the", "bär", "москва", "東京", "🙂", "e5", "4", "don't", "…", "x" * 5000)
-BROKEN = ("new york", "a\tb", "two\nlines", "", " ", "\u3000", "no\u00a0break", "c\rr", "\u2028", "nul\0", "\ud800")
+BROKEN = (
+    "new york",
+    "a\tb",
+    "two\nlines",
+    "",
+    " ",
+    "\u3000",
+    "no\u00a0break",
+    "c\rr",
+    "\u2028",
+    "nul\0",
+    "\ud800",
+)
 
 
 def vocabulary_of(*tokens: str) -> Vocabulary:
@@ -40,7 +52,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEXFED_CACHE", str(tmp_path / "cache"))
 
 
-# --- word2vec's two formats ------------------------------------------------------------------------------------------
+# --- word2vec's two formats ----------------------------------------------------------------------
 
 both = pytest.mark.parametrize("binary", [False, True], ids=["text", "binary"])
 
@@ -87,7 +99,9 @@ def test_words_that_break_a_format_are_changed_and_named(binary: bool, tmp_path:
         "\\ud800",
     ]
     assert words == ["the", *escaped, "end"]
-    assert all(len(word.split()) == 1 for word in words), "no reader that splits at white space is misled"
+    assert all(len(word.split()) == 1 for word in words), (
+        "no reader that splits at white space is misled"
+    )
 
 
 @both
@@ -100,13 +114,17 @@ def test_words_that_break_a_format_are_changed_and_named(binary: bool, tmp_path:
         ("a\tb", "a\\tb", "a\\tb▁"),
     ],
 )
-def test_a_changed_word_is_never_another_word(tokens: tuple[str, ...], binary: bool, tmp_path: Path) -> None:
+def test_a_changed_word_is_never_another_word(
+    tokens: tuple[str, ...], binary: bool, tmp_path: Path
+) -> None:
     path = file_of(tmp_path, binary)
     changed = write_word2vec(path, vocabulary_of(*tokens), rows(len(tokens)), binary)
     words, vectors = read_back(path, binary)
     assert len(set(words)) == len(tokens)
     assert np.array_equal(vectors, rows(len(tokens)).numpy())
-    assert [w for w, t in zip(words, tokens, strict=True) if t not in changed] == [t for t in tokens if t not in changed]
+    assert [w for w, t in zip(words, tokens, strict=True) if t not in changed] == [
+        t for t in tokens if t not in changed
+    ]
 
 
 @both
@@ -119,17 +137,30 @@ def test_an_empty_vocabulary_is_a_header(binary: bool, tmp_path: Path) -> None:
 
 @both
 def test_numbers_of_every_kind(binary: bool, tmp_path: Path) -> None:
-    table = torch.tensor([[0.0, -0.0, 0.1], [float("nan")] * 3, [float("inf"), -float("inf"), 1e-45], [3e38, 1 / 3, 1e-20]])
+    table = torch.tensor(
+        [
+            [0.0, -0.0, 0.1],
+            [float("nan")] * 3,
+            [float("inf"), -float("inf"), 1e-45],
+            [3e38, 1 / 3, 1e-20],
+        ]
+    )
     write_word2vec(file_of(tmp_path, binary), vocabulary_of(*"abcd"), table, binary)
-    assert np.array_equal(read_back(file_of(tmp_path, binary), binary)[1], table.numpy(), equal_nan=True)
+    assert np.array_equal(
+        read_back(file_of(tmp_path, binary), binary)[1], table.numpy(), equal_nan=True
+    )
 
 
 @both
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_any_float_any_layout_and_gradients(dtype: torch.dtype, binary: bool, tmp_path: Path) -> None:
+def test_any_float_any_layout_and_gradients(
+    dtype: torch.dtype, binary: bool, tmp_path: Path
+) -> None:
     table = rows(6, 4).to(dtype).T.requires_grad_()  # (4, 6), its columns contiguous
     write_word2vec(file_of(tmp_path, binary), vocabulary_of(*"abcd"), table, binary)
-    assert np.array_equal(read_back(file_of(tmp_path, binary), binary)[1], table.detach().float().numpy())
+    assert np.array_equal(
+        read_back(file_of(tmp_path, binary), binary)[1], table.detach().float().numpy()
+    )
 
 
 @both
@@ -195,12 +226,16 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["v.txt"], "and nothing is left behind"
 
 
-# --- the embedding projector -----------------------------------------------------------------------------------------
+# --- the embedding projector ---------------------------------------------------------------------
 
 
 def test_the_projectors_two_files(tmp_path: Path) -> None:
     folder, table = tmp_path / "deep" / "projector", rows(4, 3)
-    assert write_projector(folder, vocabulary_of("東京", "a\tb", "new york", ""), table) == ["a\tb", "new york", ""]
+    assert write_projector(folder, vocabulary_of("東京", "a\tb", "new york", ""), table) == [
+        "a\tb",
+        "new york",
+        "",
+    ]
     assert sorted(os.listdir(folder)) == ["metadata.tsv", "vectors.tsv"]
     metadata = (folder / "metadata.tsv").read_text(encoding="utf-8")
     assert metadata == "Word\tCount\n東京\t9\na\\tb\t8\nnew▁york\t7\n▁\t6\n"
@@ -214,17 +249,23 @@ def test_the_projector_has_nothing_to_show(tmp_path: Path) -> None:
     assert (tmp_path / "vectors.tsv").read_text() == ""
 
 
-# --- safetensors, to go on from --------------------------------------------------------------------------------------
+# --- safetensors, to go on from ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tokens", [(*PLAIN, *BROKEN), ()], ids=["words", "empty"])
 def test_everything_comes_back(tokens: tuple[str, ...], tmp_path: Path) -> None:
     path, vocabulary = tmp_path / "v.safetensors", vocabulary_of(*tokens)
-    tables = {"input": rows(len(tokens)), "output": rows(len(tokens), 4).half(), "slots": rows(len(tokens), 1)}
+    tables = {
+        "input": rows(len(tokens)),
+        "output": rows(len(tokens), 4).half(),
+        "slots": rows(len(tokens), 1),
+    }
     write_tables(path, vocabulary, tables)
     again, read = read_tables(path)
     assert again == vocabulary
-    assert {n: (t.dtype, t.tolist()) for n, t in read.items()} == {n: (t.dtype, t.tolist()) for n, t in tables.items()}
+    assert {n: (t.dtype, t.tolist()) for n, t in read.items()} == {
+        n: (t.dtype, t.tolist()) for n, t in tables.items()
+    }
 
 
 def test_training_goes_on_without_touching_the_file(tmp_path: Path) -> None:
@@ -240,7 +281,11 @@ def test_training_goes_on_without_touching_the_file(tmp_path: Path) -> None:
 def test_any_tool_can_read_the_tables(tmp_path: Path) -> None:
     path = tmp_path / "v.safetensors"
     stacked = rows(4).reshape(2, 2, 6)
-    write_tables(path, vocabulary_of("bär", "new york"), {"input": stacked[0], "output": stacked[1].requires_grad_()})
+    write_tables(
+        path,
+        vocabulary_of("bär", "new york"),
+        {"input": stacked[0], "output": stacked[1].requires_grad_()},
+    )
     arrays = load_file(path)
     assert {name: array.dtype for name, array in arrays.items()} == {
         "counts": torch.int64, "input": torch.float32, "output": torch.float32,
@@ -252,7 +297,9 @@ def test_any_tool_can_read_the_tables(tmp_path: Path) -> None:
 
 
 def test_artefacts_are_for_everybody(tmp_path: Path) -> None:
-    """As `files.write_atomically` leaves them: safetensors alone would make its file readable by the owner only."""
+    """As `files.write_atomically` leaves them: safetensors alone would make its file readable
+    by the owner only.
+    """
     before = os.umask(0o022)
     try:
         write_tables(tmp_path / "a", vocabulary_of("a"), {"input": rows(1)})
@@ -341,6 +388,9 @@ def test_what_gensim_writes_of_them_is_what_we_write(tmp_path: Path) -> None:
     keyed = keyed_vectors(vocabulary_of(*PLAIN), rows(len(PLAIN)))
     keyed.save_word2vec_format(str(tmp_path / "theirs.bin"), binary=True)
     write_word2vec(tmp_path / "ours.bin", vocabulary_of(*PLAIN), rows(len(PLAIN)), binary=True)
-    theirs, ours = public.load(str(tmp_path / "theirs.bin")), public.load(str(tmp_path / "ours.bin"))
+    theirs, ours = (
+        public.load(str(tmp_path / "theirs.bin")),
+        public.load(str(tmp_path / "ours.bin")),
+    )
     assert theirs.words == ours.words
     assert np.array_equal(theirs.vectors, ours.vectors)

@@ -1,4 +1,6 @@
-"""One FedAvg round on four hand-made clients, computed again with torch's modules and nothing of ours but the data."""
+"""One FedAvg round on four hand-made clients, computed again with torch's modules and nothing of
+ours but the data.
+"""
 
 from pathlib import Path
 
@@ -32,7 +34,14 @@ TOKENIZER = WordTokenizer(most_frequent(count_words(PEOPLE.train), 100, 1))
 def parts(**options: object) -> Parts:
     model = BiLSTMClassifier(ModelOptions(embedding=6, hidden=5, dropout=0.0), classes=2)
     train = Train(**{"optimizer": "sgd", "lr": 0.5, "batch": 16, "epochs": 2, **options})  # type: ignore[arg-type]
-    task = Task(model, SharedReader(TOKENIZER, 256), train, 2, 1, lambda seed: model.init(len(TOKENIZER.vocabulary), seed))
+    task = Task(
+        model,
+        SharedReader(TOKENIZER, 256),
+        train,
+        2,
+        1,
+        lambda seed: model.init(len(TOKENIZER.vocabulary), seed),
+    )
     return Parts(task, Everyone(), NoPrivacy(), ServerOptimizer(), rounds=1)
 
 
@@ -56,7 +65,11 @@ class PlainTorch(nn.Module):
 def train_plainly(weights: dict[str, Tensor], client: int, optimizer: str) -> dict[str, Tensor]:
     """Two full-batch epochs, text by text, without padding."""
     model = PlainTorch(weights)
-    steps = torch.optim.SGD(model.parameters(), 0.5) if optimizer == "sgd" else torch.optim.Adam(model.parameters(), 0.5)
+    steps = (
+        torch.optim.SGD(model.parameters(), 0.5)
+        if optimizer == "sgd"
+        else torch.optim.Adam(model.parameters(), 0.5)
+    )
     corpus = PEOPLE.client(client).train
     for _ in range(2):
         steps.zero_grad()
@@ -87,7 +100,9 @@ def test_one_client_that_holds_everything_is_plain_training(tmp_path: Path) -> N
     steps = torch.optim.SGD(model.parameters(), 0.5)
     for _ in range(2):
         steps.zero_grad()
-        logits = torch.stack([model(torch.tensor(TOKENIZER.encode(text))) for text in everything.train])
+        logits = torch.stack(
+            [model(torch.tensor(TOKENIZER.encode(text))) for text in everything.train]
+        )
         F.cross_entropy(logits, torch.tensor(everything.train.labels)).backward()
         steps.step()
     for name, value in model.state_dict().items():
@@ -101,4 +116,6 @@ def test_local_only_sends_no_parameter_and_keeps_them_all(tmp_path: Path) -> Non
     store = Store(tmp_path)
     kept = [store.load(client, (99, 0)).params for client in range(4)]
     assert all(params.keys() == kept[0].keys() and "embedding.weight" in params for params in kept)
-    assert not torch.equal(kept[0]["embedding.weight"], kept[1]["embedding.weight"]), "each started from its own secret"
+    assert not torch.equal(kept[0]["embedding.weight"], kept[1]["embedding.weight"]), (
+        "each started from its own secret"
+    )

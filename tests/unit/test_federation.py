@@ -24,7 +24,7 @@ def federation(clients: int) -> Federation:
     return Federation(range(clients), echo, plain(echo))
 
 
-def rounds(sampler: Sampler = Everyone()) -> Rounds:  # noqa: B008
+def rounds(sampler: Sampler = Everyone()) -> Rounds:
     return Rounds(sampler, NoPrivacy(), ServerOptimizer(), TRAIN)
 
 
@@ -46,8 +46,15 @@ def test_an_empty_cohort_is_no_step() -> None:
 
 MALFORMED = {
     "another shape": {"delta/x": torch.zeros(1), "weight": torch.tensor(1.0)},
-    "a name that is not allowed": {"delta/x": torch.zeros(()), "weight": torch.tensor(1.0), "words": torch.zeros(())},
-    "a parameter the model does not have": {"delta/y": torch.zeros(()), "weight": torch.tensor(1.0)},
+    "a name that is not allowed": {
+        "delta/x": torch.zeros(()),
+        "weight": torch.tensor(1.0),
+        "words": torch.zeros(()),
+    },
+    "a parameter the model does not have": {
+        "delta/y": torch.zeros(()),
+        "weight": torch.tensor(1.0),
+    },
     "rows of a table that was sent whole": {
         "delta/x#ids": torch.zeros(1, dtype=torch.int64),
         "delta/x#values": torch.ones(1, 1),
@@ -58,7 +65,10 @@ MALFORMED = {
         "delta/x#scale": torch.ones(3),
         "weight": torch.tensor(1.0),
     },
-    "half a row update": {"delta/x#ids": torch.zeros(1, dtype=torch.int64), "weight": torch.tensor(1.0)},
+    "half a row update": {
+        "delta/x#ids": torch.zeros(1, dtype=torch.int64),
+        "weight": torch.tensor(1.0),
+    },
     "a weight that is a table": {"delta/x": torch.zeros(()), "weight": torch.zeros(3)},
     "whole numbers": {"delta/x": torch.ones((), dtype=torch.int64), "weight": torch.tensor(1.0)},
     "a weight that is a whole number": {"delta/x": torch.ones(()), "weight": torch.tensor(1)},
@@ -71,7 +81,9 @@ def test_who_answers_nonsense_has_dropped_out(case: str) -> None:
         for client, reply in echo(verb, requests):
             yield client, Message(MALFORMED[case]) if client == 2 else reply
 
-    (state,) = rounds()(replace(federation(4), ask=ask, total=plain(ask)), START, until=1, seed=root(0))
+    (state,) = rounds()(
+        replace(federation(4), ask=ask, total=plain(ask)), START, until=1, seed=root(0)
+    )
     assert state.params["x"].item() == pytest.approx((1 * 1 + 3 * 3) / (1 + 3))
 
 
@@ -98,5 +110,7 @@ def test_a_program_goes_on_from_any_state_it_yielded() -> None:
     for i, state in enumerate(whole):
         log: list[str] = []
         rest = list(switching(federation(6), state, log))
-        assert [s.params["x"].item() for s in rest] == [s.params["x"].item() for s in whole[i + 1 :]]
+        assert [s.params["x"].item() for s in rest] == [
+            s.params["x"].item() for s in whole[i + 1 :]
+        ]
         assert log == (["switch"] if state.step < 4 else [])

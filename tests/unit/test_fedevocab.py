@@ -39,7 +39,9 @@ SIZES = (3, 2, 4, 1)
 PEOPLE = hand_made(SIZES)
 LATER = (10**6, 0)  # a clock after everything
 PUBLIC_WORDS = ("a", "film", "fine", "dull", "fun", "story", "unheard", "acting", "7eleven", "9")
-PUBLIC = PublicTable(PUBLIC_WORDS, np.random.default_rng(0).normal(size=(len(PUBLIC_WORDS), 6)).astype(np.float32))
+PUBLIC = PublicTable(
+    PUBLIC_WORDS, np.random.default_rng(0).normal(size=(len(PUBLIC_WORDS), 6)).astype(np.float32)
+)
 
 
 def parts(rounds: int = 1, tokens: tuple[str, ...] = PUBLIC_WORDS, **options: object) -> Parts:
@@ -77,10 +79,15 @@ class PlainTorch(nn.Module):
 
 
 def plain_client(client: int, body: Params, start: ClientState) -> PlainTorch:
-    """Algorithm 1 for one client, with full batches: an epoch of the table alone, then two of everything."""
+    """Algorithm 1 for one client, with full batches: an epoch of the table alone, then two of
+    everything.
+    """
     own = start.blobs["words"].decode().split("\n")
     texts = PEOPLE.client(client).train
-    ids = [torch.tensor([own.index(word) if word in own else 0 for word in words(text)]) for text in texts]
+    ids = [
+        torch.tensor([own.index(word) if word in own else 0 for word in words(text)])
+        for text in texts
+    ]
     model = PlainTorch(start.params[TABLE], body)
     for trained in ([model.embedding.weight], list(model.parameters()), list(model.parameters())):
         model.zero_grad()
@@ -103,7 +110,9 @@ def test_a_round_equals_plain_torch(vocabulary: str, tmp_path: Path) -> None:
         torch.testing.assert_close(after.params[name], expected, rtol=1e-4, atol=1e-5)
     for k, model in enumerate(models):
         kept = Store(tmp_path / "a").load(k, LATER)
-        torch.testing.assert_close(kept.params[TABLE], model.embedding.weight.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            kept.params[TABLE], model.embedding.weight.detach(), rtol=1e-4, atol=1e-5
+        )
 
 
 def fedevocab_start(vocabulary: str) -> Callable[[int], ClientState]:
@@ -122,17 +131,23 @@ def test_a_table_has_the_clients_own_words_and_nobody_elses() -> None:
             assert state.params[TABLE].shape == (len(own), 6)
             if vocabulary != "own":
                 for word in set(own) & set(PUBLIC_WORDS):
-                    torch.testing.assert_close(state.params[TABLE][own.index(word)], PUBLIC.rows([word])[0])
+                    torch.testing.assert_close(
+                        state.params[TABLE][own.index(word)], PUBLIC.rows([word])[0]
+                    )
 
 
 def test_the_server_can_not_rebuild_a_table() -> None:
-    """Own words without a public vector start from the client's secret: two clients give one word two vectors."""
+    """Own words without a public vector start from the client's secret: two clients give one
+    word two vectors.
+    """
     first, second = (fedevocab_start("own+public")(k) for k in (0, 2))
     words_of = [s.blobs["words"].decode().split("\n") for s in (first, second)]
     shared = (set(words_of[0]) & set(words_of[1])) - set(PUBLIC_WORDS)
     assert shared
     for word in shared:
-        rows = [s.params[TABLE][w.index(word)] for s, w in zip((first, second), words_of, strict=True)]
+        rows = [
+            s.params[TABLE][w.index(word)] for s, w in zip((first, second), words_of, strict=True)
+        ]
         assert not torch.equal(*rows)
 
 
@@ -150,7 +165,9 @@ def test_adaptive_updating_leaves_the_shared_part_bit_identical() -> None:
 
 
 def test_the_ablation_is_another_method(tmp_path: Path) -> None:
-    with_, without = (run(fedevocab(parts(), FedeVocab(adaptive=a)), tmp_path / str(a))[-1] for a in (True, False))
+    with_, without = (
+        run(fedevocab(parts(), FedeVocab(adaptive=a)), tmp_path / str(a))[-1] for a in (True, False)
+    )
     assert not torch.equal(with_.params["output.weight"], without.params["output.weight"])
 
 
@@ -216,16 +233,22 @@ def test_fedrecon_trains_its_halves(tmp_path: Path) -> None:
     method = fedrecon(parts(), FedRecon())
     start, after = run(method, tmp_path / "store")
     assert PRIVATE_ROWS not in start.params
-    assert start.params[TABLE].shape == (9, 6), "the rows of tokens with digits are not the server's"
+    assert start.params[TABLE].shape == (9, 6), (
+        "the rows of tokens with digits are not the server's"
+    )
     assert not torch.equal(start.params[TABLE], after.params[TABLE])
     assert not (tmp_path / "store").exists(), "re-initialised each round: nothing is kept"
 
 
 def test_a_parted_table_is_the_same_model() -> None:
     whole = parts().task.init(root(3))
-    model = Parted(parts().task.model, torch.arange(len(PUBLIC_WORDS) + 1) % 3 == 1)  # any rows, not the last ones
+    model = Parted(
+        parts().task.model, torch.arange(len(PUBLIC_WORDS) + 1) % 3 == 1
+    )  # any rows, not the last ones
     batch = collate([Example([1, 4, 7], 0), Example([2, 3], 1)])
-    assert torch.equal(model.logits(model.part(whole), batch, None), parts().task.model.logits(whole, batch, None))
+    assert torch.equal(
+        model.logits(model.part(whole), batch, None), parts().task.model.logits(whole, batch, None)
+    )
 
 
 def test_lg_fedavg_predicts_between_its_own_layers_and_the_warm_start(tmp_path: Path) -> None:
@@ -254,7 +277,11 @@ def test_clients_may_start_from_tables_of_different_dimensions(tmp_path: Path) -
     names = []
     for number, dimension in enumerate((6, 4)):
         path = tmp_path / f"{number}.npz"
-        np.savez(path, words=np.array(PUBLIC_WORDS), vectors=rng.normal(size=(len(PUBLIC_WORDS), dimension)).astype("f2"))
+        np.savez(
+            path,
+            words=np.array(PUBLIC_WORDS),
+            vectors=rng.normal(size=(len(PUBLIC_WORDS), dimension)).astype("f2"),
+        )
         names.append(str(path))
     method = fedevocab(parts(rounds=2), FedeVocab(vectors=(*names, "random")))
     run(method, tmp_path / "store")

@@ -55,8 +55,12 @@ def test_an_old_language_model_has_a_tokenizer_and_no_word_list(old: Path, lexfe
 
 
 def test_an_old_configuration_runs_again(old: Path, lexfed: Lexfed) -> None:
-    """Resolved files hold every key, and are not refused for those that the method does not read."""
-    assert lexfed("run", "agreed/config.toml", "--out", "again", "--set", "rounds=1").returncode == 0
+    """Resolved files hold every key, and are not refused for those that the method does not
+    read.
+    """
+    assert (
+        lexfed("run", "agreed/config.toml", "--out", "again", "--set", "rounds=1").returncode == 0
+    )
 
 
 @pytest.fixture

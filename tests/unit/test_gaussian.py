@@ -1,4 +1,6 @@
-"""User-level differential privacy, as statistics: what the mechanism does, not what it says it does."""
+"""User-level differential privacy, as statistics: what the mechanism does, not what it says it
+does.
+"""
 
 import math
 from collections.abc import Iterator
@@ -93,7 +95,9 @@ def test_an_adversarial_client_moves_the_sum_by_the_clip_at_most(attack: str) ->
         for client, reply in good.ask(verb, requests):
             yield client, Message(ATTACKS[attack]) if client == 3 else reply
 
-    requests = dict.fromkeys(range(10), Message({f"model/{n}": v for n, v in MODEL.items()}, dict(mechanism.tell({}))))
+    requests = dict.fromkeys(
+        range(10), Message({f"model/{n}": v for n, v in MODEL.items()}, dict(mechanism.tell({})))
+    )
     without = plain(good.ask)(TRAIN, {c: m for c, m in requests.items() if c != 3}).update
     with_attacker = plain(ask)(TRAIN, requests)
     moved = {name: with_attacker.update[name] - value for name, value in without.items()}  # type: ignore[operator]
@@ -104,7 +108,9 @@ def test_an_adversarial_client_moves_the_sum_by_the_clip_at_most(attack: str) ->
 def test_removing_a_user_changes_the_sum_by_the_clip_at_most() -> None:
     mechanism = GaussianMechanism(CENTRAL, 1)
     federation = honest(mechanism, {client: 10.0 ** (client - 5) for client in range(10)})
-    requests = dict.fromkeys(range(10), Message({f"model/{n}": v for n, v in MODEL.items()}, dict(mechanism.tell({}))))
+    requests = dict.fromkeys(
+        range(10), Message({f"model/{n}": v for n, v in MODEL.items()}, dict(mechanism.tell({})))
+    )
     everybody = federation.total(TRAIN, requests).update
     for gone in range(10):
         rest = federation.total(TRAIN, {c: m for c, m in requests.items() if c != gone}).update
@@ -125,7 +131,9 @@ def test_noise_has_the_deviation_it_should_and_the_sum_is_divided_by_the_expecte
 
 def test_an_empty_cohort_releases_noise_and_is_paid_for() -> None:
     mechanism = GaussianMechanism(CENTRAL, 1)
-    nobody = Federation(range(1000), lambda verb, requests: iter(()), plain(lambda verb, requests: iter(())))
+    nobody = Federation(
+        range(1000), lambda verb, requests: iter(()), plain(lambda verb, requests: iter(()))
+    )
     rounds = Rounds(Poisson(10), mechanism, ServerOptimizer(), TRAIN, pay=paid_by(mechanism))
     (state,) = rounds(nobody, ServerState(params=MODEL), until=1, seed=root(0))
     assert state.params["w"].std().item() == pytest.approx(0.06, rel=0.05)
@@ -134,11 +142,15 @@ def test_an_empty_cohort_releases_noise_and_is_paid_for() -> None:
 
 def test_everyone_is_no_sampling() -> None:
     mechanism = GaussianMechanism(CENTRAL, 1)
-    assert mechanism.charge((), replace(ASK, expected=1000.0), {}) == (Release("user", Gaussian(1.2)),)
+    assert mechanism.charge((), replace(ASK, expected=1000.0), {}) == (
+        Release("user", Gaussian(1.2)),
+    )
 
 
 def test_poisson_cohorts_have_the_binomial_law() -> None:
-    sizes = torch.tensor([len(Poisson(10).sample(range(1000), derive(root(0), i))) for i in range(4000)]).double()
+    sizes = torch.tensor(
+        [len(Poisson(10).sample(range(1000), derive(root(0), i))) for i in range(4000)]
+    ).double()
     variance = 1000 * 0.01 * 0.99
     assert sizes.mean().item() == pytest.approx(10, abs=4 * (variance / 4000) ** 0.5)
     assert sizes.var().item() == pytest.approx(variance, rel=4 * (2 / 4000) ** 0.5)
@@ -150,20 +162,29 @@ def test_poisson_cohorts_have_the_binomial_law() -> None:
 
 
 def test_the_clip_follows_the_quantile() -> None:
-    """Half of the users have updates of length 0.2, half of 2: the clip should end between, where half are not clipped."""
+    """Half of the users have updates of length 0.2, half of 2: the clip should end between,
+    where half are not clipped.
+    """
     options = replace(CENTRAL, noise=0.5, quantile=0.5, clip=10.0, clip_lr=0.5)
     mechanism, state = GaussianMechanism(options, 100), Params
     state, clips = {}, []
     for step in range(60):
         message = told(mechanism, state)
         bits = [
-            float(mechanism.bound(update(0.2 if c % 2 else 2.0, c), 1, 0.0, message, b"")["unclipped"]) for c in range(40)
+            float(
+                mechanism.bound(update(0.2 if c % 2 else 2.0, c), 1, 0.0, message, b"")["unclipped"]
+            )
+            for c in range(40)
         ]  # type: ignore[arg-type]
         total = {"unclipped": torch.tensor(sum(bits))}
-        _, state = mechanism.release(total, Asked(range(40), 40.0, 1000, {"b": MODEL["b"]}), state, derive(root(0), step))
+        _, state = mechanism.release(
+            total, Asked(range(40), 40.0, 1000, {"b": MODEL["b"]}), state, derive(root(0), step)
+        )
         clips.append(float(state[CLIP]))
     assert 0.2 <= sum(clips[-20:]) / 20 <= 2.0
-    assert clips[0] == pytest.approx(10 * math.exp(-0.5 * 0.5), rel=0.1), "all are below 10: the clip shrinks"
+    assert clips[0] == pytest.approx(10 * math.exp(-0.5 * 0.5), rel=0.1), (
+        "all are below 10: the clip shrinks"
+    )
 
 
 def test_noise_is_shared_out_between_update_and_bit() -> None:
@@ -189,7 +210,9 @@ def test_the_ledger_is_what_dp_accounting_makes_of_the_same_events() -> None:
     for _ in range(50):
         ledger = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.2)), 50)
+    accountant.compose(
+        dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.2)), 50
+    )
     assert accounting.epsilon(ledger, "user", 1e-6) == accountant.get_epsilon(1e-6)
 
 
@@ -201,13 +224,21 @@ def test_a_small_cohort_carries_the_noise_of_a_large_one_and_both_costs_are_told
     released, _ = mechanism.release({}, ASK, {}, root(0))
     assert released["w"].std().item() == pytest.approx(1.2 * 0.5 / 1000, rel=0.05)  # type: ignore[union-attr]
     ledger = mechanism.charge((), ASK, {})
-    assert ledger == (Release("user", SampledGaussian(1.2 * 10 / 1000, 0.01)),), "what this run really adds"
+    assert ledger == (Release("user", SampledGaussian(1.2 * 10 / 1000, 0.01)),), (
+        "what this run really adds"
+    )
     assert mechanism.deployment(ledger) == (Release("user", SampledGaussian(1.2, 0.01)),)
     here, there = promise.epsilons(ledger)
     assert there is not None
     assert here is None or here > 100 * there
     words = promise.words(here, there)
-    for part in ("unit: a user", "added or removed", "server is trusted", "cohort staying secret", "100,000 users"):
+    for part in (
+        "unit: a user",
+        "added or removed",
+        "server is trusted",
+        "cohort staying secret",
+        "100,000 users",
+    ):
         assert part in words
 
 
@@ -242,13 +273,17 @@ def test_two_halves_of_users_pay_for_their_own_half() -> None:
 
 
 def test_words_that_users_randomise_themselves_have_a_budget_of_their_own() -> None:
-    options = replace(CENTRAL, noise=1.0, epsilon=3.0, accountant="rdp", noise_cohort=20.0, population=2000)
+    options = replace(
+        CENTRAL, noise=1.0, epsilon=3.0, accountant="rdp", noise_cohort=20.0, population=2000
+    )
     mechanism = GaussianMechanism(options, 1).of("half 2")
     sketch = (Release("user", Pure(24.0), group="half 1"),)
     ledger = mechanism.charge(sketch, ASK, {})
     assert ledger[0] == sketch[0], "it stays what it was"
     assert mechanism.deployment(ledger)[0] == sketch[0]
-    assert accounting.epsilon(mechanism.deployment(ledger), "user", 1e-6, "rdp") == 24.0, "and is what its half paid"
+    assert accounting.epsilon(mechanism.deployment(ledger), "user", 1e-6, "rdp") == 24.0, (
+        "and is what its half paid"
+    )
 
 
 # --- local noise
@@ -267,7 +302,9 @@ def test_local_noise_is_added_by_the_client_and_charged_to_who_was_asked_most() 
         ledger = account.charge(ledger, asked, state)  # type: ignore[assignment]
         _, state = mechanism.release({}, asked, state, root(0))  # type: ignore[assignment]
     assert state[ASKED].tolist() == [2, 2, 2, 1, 1]  # type: ignore[index]
-    assert ledger == (Release("user", Gaussian(0.6), 2),), "nobody was asked three times; any two updates are 2 clips apart"
+    assert ledger == (Release("user", Gaussian(0.6), 2),), (
+        "nobody was asked three times; any two updates are 2 clips apart"
+    )
     assert "the server included" in promise.words(1.0, 1.0)
 
 
@@ -276,7 +313,13 @@ def test_local_noise_of_users_in_two_groups_is_paid_by_each_group() -> None:
     mechanism, account, _ = build(replace(CENTRAL, placement="local"), 10, "fixed")
     ledger: Ledger = ()
     state: Params = {}
-    for group, cohort in (("half 1", [0, 1]), ("half 1", [0, 1]), ("half 2", [5, 9]), ("half 2", []), ("half 2", [6, 7])):
+    for group, cohort in (
+        ("half 1", [0, 1]),
+        ("half 1", [0, 1]),
+        ("half 2", [5, 9]),
+        ("half 2", []),
+        ("half 2", [6, 7]),
+    ):
         asked = Asked(cohort, 2.0, 5, MODEL)
         ledger = account.of(group).charge(ledger, asked, state)
         _, state = mechanism.release({}, asked, state, root(0))
@@ -292,7 +335,9 @@ def test_fresh_noise_is_paid_for_before_it_is_released() -> None:
     rounds = loop(Everyone(), mechanism, ServerOptimizer(), mechanism)
     federation = replace(honest(mechanism, {}), clients=range(4))
     steps = list(rounds(federation, ServerState(params=MODEL), until=1, seed=root(0)))
-    assert [(s.round, len(s.ledger)) for s in steps] == [(0, 1), (1, 1)], "kept with its charge, then with its release"
+    assert [(s.round, len(s.ledger)) for s in steps] == [(0, 1), (1, 1)], (
+        "kept with its charge, then with its release"
+    )
     assert torch.equal(steps[0].params["w"], MODEL["w"]), "nothing was released when it was charged"
     again = list(rounds(federation, steps[0], until=1, seed=root(0)))
     assert again[-1].ledger[0].count == 2, "a repeated round pays again"

@@ -1,8 +1,12 @@
-"""Text back from gradients: it works with the right table, and says nothing with the wrong one or under noise.
+"""Text back from gradients: it works with the right table, and says nothing with the wrong one or
+under noise.
 
-Figures in the comments are what was measured when the test was written. A search from a random start may end in a valley
-where words have changed places: of five starts on the sentence of eight words, two find every word in order, and three
-find seven words of which five are in place. So where order is asserted there are `restarts`, or a case where one is enough.
+Figures in the comments are what was measured when the test was written. A search from a random
+start may end in a valley
+where words have changed places: of five starts on the sentence of eight words, two find every word
+in order, and three
+find seven words of which five are in place. So where order is asserted there are `restarts`, or a
+case where one is enough.
 """
 
 from collections.abc import Mapping
@@ -63,7 +67,9 @@ def body(model: Classifier, params: Params) -> list[str]:
     return [name for name in params if model.depth(name) != EMBEDDING]
 
 
-def recovered_ids(params: Params, batch: Batch, options: Inversion, model: Classifier = MODEL) -> tuple[Tensor, Tensor]:
+def recovered_ids(
+    params: Params, batch: Batch, options: Inversion, model: Classifier = MODEL
+) -> tuple[Tensor, Tensor]:
     """With the right table and with the wrong one."""
     table = params[model.word_table]
     observed = gradients(model, params, batch, body(model, params))
@@ -84,7 +90,10 @@ def by_hand(params: Mapping[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
     """The loss of one text (T, d), the LSTM's equations step by step."""
     states = []
     for way in ("", "_reverse"):
-        w, u, b, c = (params[f"lstm.{kind}_l0{way}"] for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        w, u, b, c = (
+            params[f"lstm.{kind}_l0{way}"]
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
         h, cell, read = x.new_zeros(H), x.new_zeros(H), []
         for word in x.flip(0) if way else x:
             i, f, g, o = (w @ word + b + u @ h + c).split(H)
@@ -107,21 +116,33 @@ def test_the_shared_gradient_is_that_of_the_lstm_equations() -> None:
 
 
 def test_the_searchs_gradient_and_its_derivative_are_those_of_the_equations() -> None:
-    """Texts of three lengths at once; a function of dL/dW, and its d/dx, which the search follows."""
+    """Texts of three lengths at once; a function of dL/dW, and its d/dx, which the search
+    follows.
+    """
     params = {name: value.double() for name, value in small().items()}
     names, lengths = body(MODEL, params), [5, 3, 1]
     leaves = {name: params[name].requires_grad_() for name in names}
     texts = [drawn(n, D, name=f"text {n}").double().requires_grad_() for n in lengths]
     target = drawn(3, CLASSES, name="target").double().softmax(1)
     loss = torch.stack([by_hand(leaves, x, y) for x, y in zip(texts, target, strict=True)]).mean()
-    slow = dict(zip(names, torch.autograd.grad(loss, list(leaves.values()), create_graph=True), strict=True))
+    slow = dict(
+        zip(names, torch.autograd.grad(loss, list(leaves.values()), create_graph=True), strict=True)
+    )
     padded = torch.stack([F.pad(x, (0, 0, 0, 5 - len(x))) for x in texts])  # (B, T, d)
-    batch = Batch(torch.zeros(3, 5, dtype=torch.int64), torch.tensor(lengths), torch.zeros(3, dtype=torch.int64))
+    batch = Batch(
+        torch.zeros(3, 5, dtype=torch.int64),
+        torch.tensor(lengths),
+        torch.zeros(3, dtype=torch.int64),
+    )
     fast = lstm_gradients(params, padded, batch, target)
     assert set(fast) == set(names)
     twice = []
     for found in (slow, fast):
-        twice.append(torch.autograd.grad(torch.stack([(found[name] ** 3).sum() for name in names]).sum(), texts))
+        twice.append(
+            torch.autograd.grad(
+                torch.stack([(found[name] ** 3).sum() for name in names]).sum(), texts
+            )
+        )
     for name in names:
         torch.testing.assert_close(fast[name], slow[name], rtol=1e-9, atol=1e-14)
     torch.testing.assert_close(twice[1], twice[0], rtol=1e-9, atol=1e-14)
@@ -135,7 +156,9 @@ def test_a_delta_of_one_step_is_a_gradient() -> None:
     after = {name: params[name] - 0.1 * observed[name] for name in names}
     again = as_gradient({name: after[name] - params[name] for name in names}, 0.1)
     for name in names:
-        torch.testing.assert_close(again[name], observed[name], rtol=0, atol=2e-6)  # float32 at weights of 0.2, times 10
+        torch.testing.assert_close(
+            again[name], observed[name], rtol=0, atol=2e-6
+        )  # float32 at weights of 0.2, times 10
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.3])
@@ -148,11 +171,13 @@ def test_the_distance_is_the_one_of_the_docstring(alpha: float) -> None:
     expected = 0.0
     for name in names:
         gap, true = at_zero[name] - observed[name], observed[name]
-        expected += float(gap.square().sum() / true.square().sum() + alpha * gap.abs().sum() / true.abs().sum())
+        expected += float(
+            gap.square().sum() / true.square().sum() + alpha * gap.abs().sum() / true.abs().sum()
+        )
     options = Inversion(root(0), steps=1, alpha=alpha, spread=1e-9)
-    assert invert(MODEL, params, observed, threat_of(batch, D, CLASSES), options).losses[0] == pytest.approx(
-        expected, rel=1e-4
-    )
+    assert invert(MODEL, params, observed, threat_of(batch, D, CLASSES), options).losses[
+        0
+    ] == pytest.approx(expected, rel=1e-4)
 
 
 # decoding
@@ -165,30 +190,43 @@ def test_decoding_finds_the_nearest_row_whatever_its_length() -> None:
     assert torch.equal(decode(table[ids] * scales, table), ids)
     noisy = table[ids] + 0.9 * drawn(40, 15, 16, name="noise")
     slow = [
-        [max(range(3000), key=(F.cosine_similarity(x, table, dim=1)).tolist().__getitem__) for x in row] for row in noisy[:2]
+        [
+            max(range(3000), key=(F.cosine_similarity(x, table, dim=1)).tolist().__getitem__)
+            for x in row
+        ]
+        for row in noisy[:2]
     ]
     assert decode(noisy, table)[:2].tolist() == slow
     assert not torch.equal(decode(noisy, table), ids)
 
 
 def test_sentences_end_where_they_end() -> None:
-    assert sentences(torch.tensor([[1, 2, 0], [2, 0, 0]]), [3, 1], ["a", "b", "c"]) == [["b", "c", "a"], ["c"]]
+    assert sentences(torch.tensor([[1, 2, 0], [2, 0, 0]]), [3, 1], ["a", "b", "c"]) == [
+        ["b", "c", "a"],
+        ["c"],
+    ]
 
 
 def test_another_table_is_as_large_and_unlike() -> None:
     table = 0.5 * drawn(V, D)
     other = other_table(table, root(1))
     assert float(other.std()) == pytest.approx(float(table.std()), rel=0.05)
-    assert float(F.cosine_similarity(table, other, dim=1).abs().mean()) < 0.2  # sqrt(2 / (pi d)) = 0.14
+    assert (
+        float(F.cosine_similarity(table, other, dim=1).abs().mean()) < 0.2
+    )  # sqrt(2 / (pi d)) = 0.14
 
 
 # the attack
 
 
 @pytest.mark.parametrize(
-    "options", [replace(OPTIONS, restarts=4), replace(OPTIONS, alpha=0.01, restarts=4)], ids=["dlg", "tag"]
+    "options",
+    [replace(OPTIONS, restarts=4), replace(OPTIONS, alpha=0.01, restarts=4)],
+    ids=["dlg", "tag"],
 )
-def test_a_sentence_is_read_with_the_right_table_and_not_with_the_wrong_one(options: Inversion) -> None:
+def test_a_sentence_is_read_with_the_right_table_and_not_with_the_wrong_one(
+    options: Inversion,
+) -> None:
     params, batch = small(), batch_of(8)
     right, wrong = recovered_ids(params, batch, options)
     assert torch.equal(right, batch.ids), "every word, in order"
@@ -211,10 +249,15 @@ def test_the_papers_own_search_finds_the_words_too() -> None:
 
 
 def test_noise_on_the_gradient_ends_it() -> None:
-    """Ten times as long as the gradient; noise of the gradient's own length leaves 0.75 of the words."""
+    """Ten times as long as the gradient; noise of the gradient's own length leaves 0.75 of the
+    words.
+    """
     params, batch = small(), batch_of(8)
     observed = gradients(MODEL, params, batch, body(MODEL, params))
-    noisy = {n: v + 10 * v.norm() / v.numel() ** 0.5 * drawn(*v.shape, name=n) for n, v in observed.items()}
+    noisy = {
+        n: v + 10 * v.norm() / v.numel() ** 0.5 * drawn(*v.shape, name=n)
+        for n, v in observed.items()
+    }
     found = invert(MODEL, params, noisy, threat_of(batch, D, CLASSES), replace(OPTIONS, steps=100))
     assert recall(batch, decode(found.vectors, params[TABLE])) <= 0.25
 
@@ -224,7 +267,9 @@ def test_two_short_sentences_are_read_with_their_labels() -> None:
     observed = gradients(MODEL, params, batch, body(MODEL, params))
     found = invert(MODEL, params, observed, threat_of(batch, D, CLASSES), OPTIONS)
     assert recall(batch, decode(found.vectors, params[TABLE])) >= 0.85
-    assert recall(batch, decode(found.vectors, other_table(params[TABLE], root(5)))) <= 0.12  # 1 word of 9
+    assert (
+        recall(batch, decode(found.vectors, other_table(params[TABLE], root(5)))) <= 0.12
+    )  # 1 word of 9
     assert sorted(found.labels.argmax(1).tolist()) == sorted(batch.labels.tolist())
     assert torch.equal(found.vectors[1, 4], torch.zeros(D)), "nothing behind a text's end"
     assert found.losses[-1] < 0.1 * found.losses[0]
@@ -243,8 +288,14 @@ def test_the_label_of_one_text_is_the_negative_entry(label: int) -> None:
 
 def test_the_best_of_several_starts_is_kept_and_repeats() -> None:
     params, batch = small(), batch_of(6)
-    observed, threat = gradients(MODEL, params, batch, body(MODEL, params)), threat_of(batch, D, CLASSES)
-    runs = [invert(MODEL, params, observed, threat, Inversion(root(2), steps=12, restarts=n)) for n in (1, 3, 3)]
+    observed, threat = (
+        gradients(MODEL, params, batch, body(MODEL, params)),
+        threat_of(batch, D, CLASSES),
+    )
+    runs = [
+        invert(MODEL, params, observed, threat, Inversion(root(2), steps=12, restarts=n))
+        for n in (1, 3, 3)
+    ]
     assert runs[1].losses[-1] <= runs[0].losses[-1]
     assert torch.equal(runs[1].vectors, runs[2].vectors)
 
@@ -256,7 +307,9 @@ def test_a_transformer_is_read() -> None:
     )  # fmt: skip
     model = from_config(config)
     fresh = model.init(V, root(1))
-    params = {name: 5 * value if value.ndim > 1 else value for name, value in fresh.items()}  # 0.1, as trained ones have
+    params = {
+        name: 5 * value if value.ndim > 1 else value for name, value in fresh.items()
+    }  # 0.1, as trained ones have
     batch = batch_of(8)
     right, wrong = recovered_ids(params, batch, OPTIONS, model)
     assert recall(batch, right) >= 0.95
@@ -304,4 +357,10 @@ def test_what_cant_be_is_refused() -> None:
         decode(drawn(2, 3), drawn(5, 4))
     params, batch = small(), batch_of(3)
     with pytest.raises(DataError, match="above the word table"):
-        invert(MODEL, params, gradients(MODEL, params, batch, params), threat_of(batch, D, CLASSES), OPTIONS)
+        invert(
+            MODEL,
+            params,
+            gradients(MODEL, params, batch, params),
+            threat_of(batch, D, CLASSES),
+            OPTIONS,
+        )

@@ -1,4 +1,6 @@
-"""`lexfed audit --attack inversion`: a table that is not the client's hides texts only from who looks into that one."""
+"""`lexfed audit --attack inversion`: a table that is not the client's hides texts only from who
+looks into that one.
+"""
 
 import json
 from pathlib import Path
@@ -22,7 +24,9 @@ def inverted(lexfed: Lexfed, *settings: str, out: str = "audit") -> list[dict[st
     right = [row for row in rows if row["attacker"] == "public files and lengths"]
     wrong = [row for row in rows if row["attacker"] == "another model's table"]
     assert len(right) == len(wrong)
-    assert all((row["recall"] or 0) < 0.1 and (row["rouge_l"] or 0) < 0.1 for row in wrong), "one word of 14, by chance"
+    assert all((row["recall"] or 0) < 0.1 and (row["rouge_l"] or 0) < 0.1 for row in wrong), (
+        "one word of 14, by chance"
+    )
     return right
 
 
@@ -36,12 +40,19 @@ def test_one_step_on_a_text_is_read_and_named_by_the_right_table(lexfed: Lexfed)
 
 
 def test_what_is_no_gradient_is_not_read_as_one(lexfed: Lexfed) -> None:
-    """Adam sends signs. With more than four texts, or without the first layer, there is no search."""
+    """Adam sends signs. With more than four texts, or without the first layer, there is no
+    search.
+    """
     one, many = inverted(lexfed, "audit.sentences=[1, 5]", 'audit.optimizers=["adam"]')
     assert one["recall"] < 0.3
     assert many["nothing_to_read"] == many["uploads"] == 2
     assert many["recall"] is None
-    (kept,) = inverted(lexfed, "audit.sentences=[1]", 'audit.defences=["defences.private_layers=first"]', out="kept")
+    (kept,) = inverted(
+        lexfed,
+        "audit.sentences=[1]",
+        'audit.defences=["defences.private_layers=first"]',
+        out="kept",
+    )
     assert kept["nothing_to_read"] == 2
 
 

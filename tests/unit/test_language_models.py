@@ -1,4 +1,6 @@
-"""Language models against their equations, token by token; sampling against the softmax, by chance with stated bounds."""
+"""Language models against their equations, token by token; sampling against the softmax, by chance
+with stated bounds.
+"""
 
 import math
 from collections import Counter
@@ -37,19 +39,29 @@ from lexfed.vocabulary.splitting import words
 PAD, BOS, EOS = 0, 1, 2
 VOCAB = 13
 KINDS = ["lstm", "transformer"]
-NOISE = {"lstm": 0.7, "transformer": 0.3}  # the norm before its output makes a transformer the surer of the two
+NOISE = {
+    "lstm": 0.7,
+    "transformer": 0.3,
+}  # the norm before its output makes a transformer the surer of the two
 PIECES = [[1, 5, 3, 9, 2], [1, 2], [1, 7, 7, 12, 4, 6, 2]]
 
 
-def options(name: str, tied: bool = True, dropout: float = 0.0, width: int = 8, context: int = 8) -> LanguageModelOptions:
+def options(
+    name: str, tied: bool = True, dropout: float = 0.0, width: int = 8, context: int = 8
+) -> LanguageModelOptions:
     return LanguageModelOptions(name, 2, width, 2, dropout, tied, context)  # type: ignore[arg-type]
 
 
 def tiny(name: str, tied: bool = True, dropout: float = 0.0) -> tuple[LanguageModel, Params]:
-    """Its parameters are made larger and none is zero: no chance is near another, and no bias can be forgotten."""
+    """Its parameters are made larger and none is zero: no chance is near another, and no bias
+    can be forgotten.
+    """
     model = build(options(name, tied, dropout))
     fresh = model.init(VOCAB, root(0))
-    noise = {n: torch.randn(v.shape, generator=torch_generator(derive(root(1), n))) for n, v in fresh.items()}
+    noise = {
+        n: torch.randn(v.shape, generator=torch_generator(derive(root(1), n)))
+        for n, v in fresh.items()
+    }
     return model, {n: value + NOISE[name] * noise[n] for n, value in fresh.items()}
 
 
@@ -58,7 +70,7 @@ def sequence(length: int, seed: int = 0) -> list[int]:
     return [BOS, *middle, EOS]
 
 
-# --- the slow way -----------------------------------------------------------------------------------------------------
+# --- the slow way --------------------------------------------------------------------------------
 
 
 def slow_lstm(params: Params, ids: list[int]) -> Tensor:
@@ -83,18 +95,26 @@ def slow_transformer(params: Params, ids: list[int], heads: int = 2) -> Tensor:
 
     def norm(name: str, x: Tensor) -> Tensor:
         centred = x - x.mean()
-        return centred / (centred.square().mean() + 1e-5).sqrt() * params[f"{name}.weight"] + params[f"{name}.bias"]
+        return (
+            centred / (centred.square().mean() + 1e-5).sqrt() * params[f"{name}.weight"]
+            + params[f"{name}.bias"]
+        )
 
     def linear(name: str, x: Tensor) -> Tensor:
         return params[f"{name}.weight"] @ x + params[f"{name}.bias"]
 
     xs = [params[EMBEDDING][token] + params["positions.weight"][at] for at, token in enumerate(ids)]
     for n in range(sum("attend.weight" in name for name in params)):
-        qkv = [linear(f"layers.{n}.attend", norm(f"layers.{n}.norm1", x)).reshape(3, heads, -1) for x in xs]
+        qkv = [
+            linear(f"layers.{n}.attend", norm(f"layers.{n}.norm1", x)).reshape(3, heads, -1)
+            for x in xs
+        ]
         for at, x in enumerate(xs):
             answers = []
             for head in range(heads):
-                keys, values = (torch.stack([row[which, head] for row in qkv[: at + 1]]) for which in (1, 2))
+                keys, values = (
+                    torch.stack([row[which, head] for row in qkv[: at + 1]]) for which in (1, 2)
+                )
                 chances = torch.softmax(keys @ qkv[at][0, head] / math.sqrt(keys.shape[1]), 0)
                 answers.append(chances @ values)
             x = x + linear(f"layers.{n}.project", torch.cat(answers))
@@ -104,7 +124,10 @@ def slow_transformer(params: Params, ids: list[int], heads: int = 2) -> Tensor:
     return torch.stack([norm("norm", x) for x in xs])
 
 
-SLOW: dict[str, Callable[[Params, list[int]], Tensor]] = {"lstm": slow_lstm, "transformer": slow_transformer}
+SLOW: dict[str, Callable[[Params, list[int]], Tensor]] = {
+    "lstm": slow_lstm,
+    "transformer": slow_transformer,
+}
 
 
 def log_chances(params: Params, hidden: Tensor) -> Tensor:  # (..., V)
@@ -118,11 +141,13 @@ def plain_loss(model: LanguageModel, params: Params, batch: TokenBatch) -> Tenso
     return F.nll_loss(log_chances(params, hidden)[real], batch.ids[:, 1:][real])
 
 
-# --- parameters -------------------------------------------------------------------------------------------------------
+# --- parameters ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "chosen", [LanguageModelOptions(), LanguageModelOptions("transformer", layers=6, width=376)], ids=lambda o: o.name
+    "chosen",
+    [LanguageModelOptions(), LanguageModelOptions("transformer", layers=6, width=376)],
+    ids=lambda o: o.name,
 )
 def test_the_papers_models_have_14_million_parameters(chosen: LanguageModelOptions) -> None:
     params = build(chosen).init(10_000, root(0))
@@ -140,7 +165,9 @@ def test_the_vocabulary_moves_only_its_own_rows(name: str, tied: bool) -> None:
     assert all(len(small[n]) == 11 and len(large[n]) == 23 for n in rows)
     assert all(torch.equal(small[n], large[n]) for n in small if n not in TOKEN_ROWS)
     other = model.init(11, root(1))
-    assert not any(torch.equal(small[n], other[n]) for n in small if small[n].ndim == 2), "the pair: a seed moves them all"
+    assert not any(torch.equal(small[n], other[n]) for n in small if small[n].ndim == 2), (
+        "the pair: a seed moves them all"
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,16 +188,22 @@ def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, object]) -> N
     LanguageModelOptions("lstm", width=10, heads=4)  # an LSTM has no heads
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training ------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=30), max_size=5), st.integers(2, 9))
-def test_every_token_but_the_first_is_a_target_once(sequences: list[list[int]], context: int) -> None:
+def test_every_token_but_the_first_is_a_target_once(
+    sequences: list[list[int]], context: int
+) -> None:
     pieces = windows(sequences, context)
     assert all(2 <= len(piece) <= context + 1 for piece in pieces)
-    assert [token for piece in pieces for token in piece[1:]] == [token for one in sequences for token in one[1:]]
+    assert [token for piece in pieces for token in piece[1:]] == [
+        token for one in sequences for token in one[1:]
+    ]
     befores = [before for one in sequences for before in one[:-1]]
-    assert [token for piece in pieces for token in piece[:-1]] == befores, "and each is read right before its successor"
+    assert [token for piece in pieces for token in piece[:-1]] == befores, (
+        "and each is read right before its successor"
+    )
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -181,7 +214,9 @@ def test_loss_is_the_mean_over_tokens_one_by_one(name: str, tied: bool) -> None:
     for piece in PIECES:
         chances = log_chances(params, SLOW[name](params, piece[:-1]))
         expected += [-float(chances[at, token]) for at, token in enumerate(piece[1:])]
-    assert float(model.loss(params, pad(PIECES), None)) == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+    assert float(model.loss(params, pad(PIECES), None)) == pytest.approx(
+        sum(expected) / len(expected), rel=1e-5
+    )
     assert max(expected) - min(expected) > 1, "or any mean would do"
 
 
@@ -190,9 +225,13 @@ def test_loss_is_the_mean_over_tokens_one_by_one(name: str, tied: bool) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_gradients_are_those_of_plain_autograd(name: str, tied: bool, frozen: bool) -> None:
     model, params = tiny(name, tied)
-    batch = pad([sequence(9, seed) for seed in range(80)] + PIECES)  # 651 targets: three chunks of logits
+    batch = pad(
+        [sequence(9, seed) for seed in range(80)] + PIECES
+    )  # 651 targets: three chunks of logits
     kept = {n: n not in (EMBEDDING, OUTPUT) or not frozen for n in params}
-    ours, plain = ({n: v.clone().requires_grad_(kept[n]) for n, v in params.items()} for _ in range(2))
+    ours, plain = (
+        {n: v.clone().requires_grad_(kept[n]) for n, v in params.items()} for _ in range(2)
+    )
     loss, expected = model.loss(ours, batch, None), plain_loss(model, plain, batch)
     torch.testing.assert_close(loss, expected)
     (3 * loss).backward()  # type: ignore[no-untyped-call]
@@ -216,7 +255,9 @@ def test_padding_does_not_change_the_loss(name: str) -> None:
     assert torch.equal(model.loss(params, TokenBatch(noise, batch.lengths), None), loss)
     torch.testing.assert_close(model.loss(params, TokenBatch(wider, batch.lengths), None), loss)
     longer = TokenBatch(noise, batch.lengths.clamp(max=6) + 1)
-    assert not torch.isclose(model.loss(params, longer, None), loss), "the pair: as targets they would"
+    assert not torch.isclose(model.loss(params, longer, None), loss), (
+        "the pair: as targets they would"
+    )
 
 
 def test_an_epoch_meets_every_window_once_in_an_order_of_its_seed() -> None:
@@ -225,7 +266,11 @@ def test_an_epoch_meets_every_window_once_in_an_order_of_its_seed() -> None:
     def epoch(seed: int) -> list[list[int]]:
         met = list(batches(pieces, 7, root(seed)))
         assert all(len(batch.ids) <= 7 for batch in met)
-        return [row[:n] for batch in met for row, n in zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True)]
+        return [
+            row[:n]
+            for batch in met
+            for row, n in zip(batch.ids.tolist(), batch.lengths.tolist(), strict=True)
+        ]
 
     assert sorted(epoch(0)) == sorted(pieces)
     assert epoch(0) == epoch(0) != epoch(1)
@@ -236,14 +281,16 @@ def test_dropout_has_its_own_seed(name: str) -> None:
     model, params = tiny(name, dropout=0.5)
     before = torch.random.get_rng_state()
     batch = pad(PIECES)
-    one, same, other, none = (model.loss(params, batch, seed) for seed in (root(0), root(0), root(1), None))
+    one, same, other, none = (
+        model.loss(params, batch, seed) for seed in (root(0), root(0), root(1), None)
+    )
     assert torch.equal(one, same)
     assert len({float(one), float(other), float(none)}) == 3
     list(sample(model, params, 20, 5, BOS, EOS, 1.0, root(0), rows=2))
     assert torch.equal(torch.random.get_rng_state(), before), "and nothing reads torch's"
 
 
-# --- scoring ----------------------------------------------------------------------------------------------------------
+# --- scoring -------------------------------------------------------------------------------------
 
 
 def test_an_lstm_carries_its_state_over_a_whole_sequence() -> None:
@@ -252,13 +299,17 @@ def test_an_lstm_carries_its_state_over_a_whole_sequence() -> None:
     scored = score(model, params, [short, [], long, [BOS]])
     for one, ids in ((scored[0], short), (scored[2], long)):
         chances = log_chances(params, slow_lstm(params, ids[:-1]))
-        torch.testing.assert_close(one.nll, -chances[range(len(ids) - 1), ids[1:]], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            one.nll, -chances[range(len(ids) - 1), ids[1:]], rtol=1e-4, atol=1e-5
+        )
         assert one.best.tolist() == (chances.argmax(1) == torch.tensor(ids[1:])).tolist()
     assert [len(one.nll) for one in scored] == [4, 0, 149, 0]
     assert [len(one.best) for one in scored] == [4, 0, 149, 0]
     cut = torch.cat([one.nll for one in score(model, params, windows([long], 64))])
     torch.testing.assert_close(cut[:64], scored[2].nll[:64], rtol=1e-4, atol=1e-5)
-    assert not torch.isclose(cut[64], scored[2].nll[64]), "the pair: windows that start empty score differently"
+    assert not torch.isclose(cut[64], scored[2].nll[64]), (
+        "the pair: windows that start empty score differently"
+    )
 
 
 @pytest.mark.parametrize("length", [2, 9, 10, 13, 14, 60])  # 8 inputs fill a window
@@ -282,9 +333,13 @@ def test_a_transformer_reads_windows_that_overlap_by_half(length: int) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_many_sequences_are_scored_as_each_alone(name: str) -> None:
     model, params = tiny(name)
-    lengths = torch.randint(2, 90, (150,), generator=torch_generator(root(5))).tolist()  # three blocks of 64 rows
+    lengths = torch.randint(
+        2, 90, (150,), generator=torch_generator(root(5))
+    ).tolist()  # three blocks of 64 rows
     sequences = [sequence(n, seed) for seed, n in enumerate(lengths)]
-    for one, ids in islice(zip(score(model, params, sequences), sequences, strict=True), 0, None, 7):
+    for one, ids in islice(
+        zip(score(model, params, sequences), sequences, strict=True), 0, None, 7
+    ):
         (alone,) = score(model, {n: v.requires_grad_() for n, v in params.items()}, [ids])
         torch.testing.assert_close(one.nll, alone.nll, rtol=1e-4, atol=1e-5)
         assert torch.equal(one.best, alone.best)
@@ -304,12 +359,14 @@ def test_a_later_token_never_changes_an_earlier_score(name: str, at: int) -> Non
     assert at == 39 or moved[at], "and it is read for the next"
 
 
-# --- sampling ---------------------------------------------------------------------------------------------------------
+# --- sampling ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_stepping_is_reading(name: str) -> None:
-    """Rows that begin at other times, over more tokens than a window holds: the states that scoring sees."""
+    """Rows that begin at other times, over more tokens than a window holds: the states that
+    scoring sees.
+    """
     model, params = tiny(name)
     sequences, starts = [sequence(30, seed) for seed in range(3)], [0, 3, 11]
     step = model.stepper(params, 3)
@@ -323,18 +380,25 @@ def test_stepping_is_reading(name: str) -> None:
                 states[row].append(hidden[row])
     assert len(states[0]) == 41
     for row, one in enumerate(sequences):
-        expected = torch.cat(list(model.read(params, torch.tensor([one]), torch.tensor([30]))), 1)[0]  # (30, d)
+        expected = torch.cat(list(model.read(params, torch.tensor([one]), torch.tensor([30]))), 1)[
+            0
+        ]  # (30, d)
         torch.testing.assert_close(torch.stack(states[row][:30]), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(torch.stack(states[0][30:]), torch.stack(states[0][:11]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.stack(states[0][30:]), torch.stack(states[0][:11]), rtol=1e-4, atol=1e-5
+    )
 
 
 def variation(counts: Counter[int], chances: Tensor) -> float:
     total = sum(counts.values())
-    return sum(abs(counts[token] / total - float(chance)) for token, chance in enumerate(chances)) / 2
+    return (
+        sum(abs(counts[token] / total - float(chance)) for token, chance in enumerate(chances)) / 2
+    )
 
 
 def bound(draws: int) -> float:
-    """Total variation of a sample from its own law: its mean is at most the first term, and above by the second with
+    """Total variation of a sample from its own law: its mean is at most the first term, and
+    above by the second with
     chance exp(-2 n 0.02^2) at most (McDiarmid); that is 1e-7 for 20,000 draws, 0.02 for 5,000."""
     return 0.5 * math.sqrt((VOCAB - 1) / draws) + 0.02
 
@@ -353,12 +417,18 @@ def test_tokens_come_as_often_as_the_softmax_says(name: str, temperature: float)
     firsts = Counter(text[0] if text else EOS for text in drawn)
     assert sum(firsts.values()) >= 20_000
     assert variation(firsts, law([BOS], temperature)) < bound(len(drawn))
-    assert variation(firsts, law([BOS], 0.75)) > bound(len(drawn)), "the pair: of another temperature it is not"
+    assert variation(firsts, law([BOS], 0.75)) > bound(len(drawn)), (
+        "the pair: of another temperature it is not"
+    )
     (usual, times), *_ = (entry for entry in firsts.most_common() if entry[0] != EOS)
-    seconds = Counter(text[1] if len(text) > 1 else EOS for text in drawn if text and text[0] == usual)
+    seconds = Counter(
+        text[1] if len(text) > 1 else EOS for text in drawn if text and text[0] == usual
+    )
     assert times >= 3_000
     assert variation(seconds, law([BOS, usual], temperature)) < bound(times)
-    assert variation(seconds, law([BOS], temperature)) > bound(times), "the pair: the first token is read"
+    assert variation(seconds, law([BOS], temperature)) > bound(times), (
+        "the pair: the first token is read"
+    )
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -376,19 +446,28 @@ def test_sequences_end_by_eos_or_at_their_length(name: str) -> None:
 
 
 def test_long_sequences_are_not_left_out() -> None:
-    """Every token is EOS with chance 0.1: 9 tokens in the mean, deviation 9.5. Enough are drawn after 5 steps."""
+    """Every token is EOS with chance 0.1: 9 tokens in the mean, deviation 9.5. Enough are drawn
+    after 5 steps.
+    """
     model, params = tiny("lstm")
     flat = {n: torch.zeros_like(v) for n, v in params.items()}
     flat[BIAS][EOS] = math.log(11 * 0.1 / 0.9)  # against the 11 others that may come
-    lengths = [len(text) for text in sample(model, flat, 10_000, 500, BOS, EOS, 1.0, root(0), rows=2_000)]
+    lengths = [
+        len(text) for text in sample(model, flat, 10_000, 500, BOS, EOS, 1.0, root(0), rows=2_000)
+    ]
     assert sum(lengths) / len(lengths) == pytest.approx(9, abs=4 * 9.5 / math.sqrt(len(lengths)))
-    assert len(lengths) == pytest.approx(2_000 + 2_000 * 4 * 0.1, abs=4 * math.sqrt(800)), "those that ended, anew"
+    assert len(lengths) == pytest.approx(2_000 + 2_000 * 4 * 0.1, abs=4 * math.sqrt(800)), (
+        "those that ended, anew"
+    )
 
 
 @pytest.mark.parametrize("bos", [0, VOCAB - 1])
 def test_the_ends_of_the_uniform_draw_no_token_of_chance_zero(bos: int) -> None:
     _, params = tiny("lstm")
-    hidden, ends = torch.ones(2, 8), torch.tensor([[0.0], [1 - 2**-24]])  # the least and the largest torch.rand gives
+    hidden, ends = (
+        torch.ones(2, 8),
+        torch.tensor([[0.0], [1 - 2**-24]]),
+    )  # the least and the largest torch.rand gives
     drawn = _draw(params, hidden, bos, 1.0, ends).tolist()
     others = [token for token in range(VOCAB) if token != bos]
     assert drawn == [others[0], others[-1]]
@@ -413,8 +492,12 @@ def test_a_window_longer_than_the_context_is_refused() -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_model_learns_texts_by_heart_and_says_them(name: str) -> None:
     texts = [words(text) for text in islice(load("rotten_tomatoes"), 0, 4, 2)]
-    assert texts[0][0] != texts[1][0], "so that all but the first word follows from what is before it"
-    ids = {word: 3 + at for at, word in enumerate(sorted({word for text in texts for word in text}))}
+    assert texts[0][0] != texts[1][0], (
+        "so that all but the first word follows from what is before it"
+    )
+    ids = {
+        word: 3 + at for at, word in enumerate(sorted({word for text in texts for word in text}))
+    }
     sequences = [[BOS, *(ids[word] for word in text), EOS] for text in texts]
     model = build(options(name, width=32, context=64))
     start = model.init(3 + len(ids), root(0))
@@ -431,4 +514,7 @@ def test_a_model_learns_texts_by_heart_and_says_them(name: str) -> None:
     said = {tuple(text) for text in sample(model, params, 500, 64, BOS, EOS, 0.2, root(0), rows=8)}
     learned = {tuple(one[1:-1]) for one in sequences}
     assert said == learned
-    assert not {tuple(t) for t in sample(model, start, 500, 64, BOS, EOS, 0.2, root(0), rows=8)} & learned, "untrained: none"
+    assert (
+        not {tuple(t) for t in sample(model, start, 500, 64, BOS, EOS, 0.2, root(0), rows=8)}
+        & learned
+    ), "untrained: none"

@@ -1,7 +1,10 @@
-"""Malicious clients, in pairs: what they do to a plain mean and to an open word list, and who withstands them.
+"""Malicious clients, in pairs: what they do to a plain mean and to an open word list, and who
+withstands them.
 
-The model of the middle part is a bag of words and a logistic regression on real reviews: as much of a federation as a
-second can hold. Its figures (accuracy on 1,706 texts, whose standard error is 0.011) stand in `MEASURED`.
+The model of the middle part is a bag of words and a logistic regression on real reviews: as much of
+a federation as a
+second can hold. Its figures (accuracy on 1,706 texts, whose standard error is 0.011) stand in
+`MEASURED`.
 """
 
 import json
@@ -43,7 +46,7 @@ from lexfed.vocabulary.splitting import words
 from lexfed.wire import ClientId, Message, Verb, pack, read, unpack
 from tests.conftest import Lexfed, hand_made
 
-# --- a small federation on real text ----------------------------------------------------------------------------------
+# --- a small federation on real text -------------------------------------------------------------
 
 CLIENTS, ROUNDS, STEPS, RATE = 10, 5, 30, 8.0
 
@@ -58,12 +61,18 @@ def bags() -> Tensor:
     """Which of the 2,000 most frequent words each text has, at length one."""
     people = reviews()
     used = np.concatenate([people.train.rows, people.common_test.rows])
-    split = {int(row): set(words(text)) for row, text in zip(used, [*people.train, *people.common_test], strict=True)}
+    split = {
+        int(row): set(words(text))
+        for row, text in zip(used, [*people.train, *people.common_test], strict=True)
+    }
     counts: dict[str, int] = {}
     for row in people.train.rows:
         for word in split[int(row)]:
             counts[word] = counts.get(word, 0) + 1
-    ids = {word: i for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word))[:2000])}
+    ids = {
+        word: i
+        for i, word in enumerate(sorted(counts, key=lambda word: (-counts[word], word))[:2000])
+    }
     matrix = torch.zeros(int(used.max()) + 1, len(ids))
     for row, own in split.items():
         matrix[row, [ids[word] for word in own if word in ids]] = 1
@@ -72,7 +81,11 @@ def bags() -> Tensor:
 
 def train(message: Message, client: Client, state: ClientState) -> tuple[Message, ClientState]:
     """Some steps down the gradient of all its texts."""
-    start, x, y = message.arrays["model/w"], bags()[client.train.rows], torch.from_numpy(client.train.labels).float()
+    start, x, y = (
+        message.arrays["model/w"],
+        bags()[client.train.rows],
+        torch.from_numpy(client.train.labels).float(),
+    )
     w = start.clone()
     for _ in range(STEPS):
         w -= RATE / len(y) * ((x @ w).sigmoid() - y) @ x
@@ -105,9 +118,13 @@ def accuracy(rule: str, malice: Malice) -> float:
     ask = asking(malice)
     rounds = Rounds(Everyone(), NoPrivacy(), ServerOptimizer(), TRAIN)
     start = ServerState(params={"w": torch.zeros(bags().shape[1])})
-    *_, state = rounds(Federation(range(CLIENTS), ask, RULES[rule](ask)), start, until=ROUNDS, seed=root(0))
+    *_, state = rounds(
+        Federation(range(CLIENTS), ask, RULES[rule](ask)), start, until=ROUNDS, seed=root(0)
+    )
     test = reviews().common_test
-    return float((((bags()[test.rows] @ state.params["w"]) > 0).numpy() == (test.labels == 1)).mean())
+    return float(
+        (((bags()[test.rows] @ state.params["w"]) > 0).numpy() == (test.labels == 1)).mean()
+    )
 
 
 SCALED, FLIPPED = Malice(2), Malice(4, "flip_labels")
@@ -122,7 +139,9 @@ ROBUST = ("trim 0.2", "median", "norm 4")
 
 @pytest.mark.parametrize(("rule", "malice"), MEASURED)
 def test_the_figures_are_those_that_were_measured(rule: str, malice: Malice) -> None:
-    assert accuracy(rule, malice) == pytest.approx(MEASURED[rule, malice], abs=0.011)  # another machine's last bits
+    assert accuracy(rule, malice) == pytest.approx(
+        MEASURED[rule, malice], abs=0.011
+    )  # another machine's last bits
 
 
 def test_two_of_ten_who_turn_their_updates_round_destroy_the_mean_and_no_robust_rule() -> None:
@@ -130,16 +149,22 @@ def test_two_of_ten_who_turn_their_updates_round_destroy_the_mean_and_no_robust_
     assert clean > 0.65
     assert accuracy("mean", SCALED) < 0.5, "worse than tossing a coin"
     for rule in ROBUST:
-        assert abs(accuracy(rule, Malice()) - clean) < 0.011, "robustness costs nothing where nobody lies"
+        assert abs(accuracy(rule, Malice()) - clean) < 0.011, (
+            "robustness costs nothing where nobody lies"
+        )
         assert accuracy(rule, SCALED) > clean - 0.05, "the two are lost, and little more"
     assert accuracy("trim 0.1", SCALED) < 0.5, "one is cut at either end, and there are two"
 
 
 def test_flipped_labels_do_less_and_no_rule_undoes_them() -> None:
-    """Updates from flipped labels are no longer than others, and look like disagreement. Four of ten:"""
+    """Updates from flipped labels are no longer than others, and look like disagreement. Four
+    of ten:
+    """
     clean = accuracy("mean", Malice())
     assert 0.5 < accuracy("mean", FLIPPED) < clean - 0.05
-    assert accuracy("median", FLIPPED) > accuracy("mean", FLIPPED), "the median still gains, three standard errors"
+    assert accuracy("median", FLIPPED) > accuracy("mean", FLIPPED), (
+        "the median still gains, three standard errors"
+    )
     for rule in ROBUST:
         assert accuracy(rule, FLIPPED) < clean - 0.03
 
@@ -161,7 +186,7 @@ def finite(value: Tensor | Rows) -> bool:
     return isinstance(value, Tensor) and bool(value.isfinite().all())
 
 
-# --- what a layer does ------------------------------------------------------------------------------------------------
+# --- what a layer does ---------------------------------------------------------------------------
 
 
 def test_who_is_malicious_hangs_from_the_seed_and_more_are_the_same_and_others() -> None:
@@ -178,7 +203,9 @@ def test_an_update_is_scaled_in_every_form_it_travels_in(precision: str) -> None
     values = torch.randn(6, 4, generator=torch_generator(root(1)))
     rows = Rows(torch.tensor([2, 5, 9]), values[:3])
     for entry in (values, rows):
-        sent = pack({"delta/x": entry, "weight": torch.tensor(3.0)}, precision, torch_generator(root(2)))  # type: ignore[arg-type]
+        sent = pack(
+            {"delta/x": entry, "weight": torch.tensor(3.0)}, precision, torch_generator(root(2))
+        )  # type: ignore[arg-type]
         mine, lie = (unpack(arrays) for arrays in (sent, poison(sent, Malice(1, factor=4.0))))
         assert torch.equal(whole(lie["delta/x"]), -4 * whole(mine["delta/x"]))
         assert torch.equal(whole(lie["weight"]), torch.tensor(3.0))
@@ -231,7 +258,7 @@ def test_the_layer_turns_liars_alone_and_everybody_scores_honestly() -> None:
     assert layer(EVALUATE, honest) is honest
 
 
-# --- a word list ------------------------------------------------------------------------------------------------------
+# --- a word list ---------------------------------------------------------------------------------
 
 WORDS = 300
 
@@ -263,7 +290,9 @@ def test_one_organisation_stuffs_the_union_and_not_a_list_that_wants_two_holders
 
 @pytest.mark.parametrize("hashed", [True, False])
 def test_two_who_collude_get_through_two_holders_and_not_three(hashed: bool) -> None:
-    """A count of holders is a count of liars that are withstood: one less than `holders`, and no rule knows better."""
+    """A count of holders is a count of liars that are withstood: one less than `holders`, and
+    no rule knows better.
+    """
     assert lies() <= set(listed(2, minimum=3, holders=2, hashed=hashed))
     assert not lies() & set(listed(2, minimum=3, holders=3, hashed=hashed))
 
@@ -276,13 +305,17 @@ def test_a_list_of_limited_size_is_lost_to_two_who_shout() -> None:
 
 
 def test_differential_privacy_hides_documents_and_does_not_withstand_an_organisation() -> None:
-    """It believes the weights that it is sent: noise and threshold bound an honest document, not a liar."""
-    honest, stuffed = (listed(liars, rule="dp", words_per_document=20, epsilon=8.0) for liars in (0, 1))
+    """It believes the weights that it is sent: noise and threshold bound an honest document,
+    not a liar.
+    """
+    honest, stuffed = (
+        listed(liars, rule="dp", words_per_document=20, epsilon=8.0) for liars in (0, 1)
+    )
     assert not lies() & set(honest)
     assert lies() <= set(stuffed)
 
 
-# --- whole runs -------------------------------------------------------------------------------------------------------
+# --- whole runs ----------------------------------------------------------------------------------
 
 
 def summary(run: Path) -> dict[str, object]:
@@ -295,7 +328,10 @@ def rounds(run: Path) -> list[dict[str, float]]:
 
 def largest(run: Path) -> float:
     """Parameter of the final model."""
-    return max(float(value.abs().max()) for value in read(run / "artifacts/model.safetensors").arrays.values())
+    return max(
+        float(value.abs().max())
+        for value in read(run / "artifacts/model.safetensors").arrays.values()
+    )
 
 
 NAN = ("--set", "malice.clients=1", "--set", "malice.kind='nan'", "--set", "cohort.size=6")
@@ -305,7 +341,10 @@ def test_a_client_that_sends_no_numbers_ends_a_plain_run_and_not_a_robust_one(
     tiny: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
     for rule in ("mean", "trimmed_mean", "norm_bound"):
-        assert lexfed("run", tiny, "--out", rule, *NAN, "--set", f"aggregation.rule={rule}").returncode == 0
+        assert (
+            lexfed("run", tiny, "--out", rule, *NAN, "--set", f"aggregation.rule={rule}").returncode
+            == 0
+        )
     assert summary(tmp_path / "mean")["stopped"] == "diverged"
     assert rounds(tmp_path / "mean") == [], "in its first round"
     for rule in ("trimmed_mean", "norm_bound"):
@@ -316,9 +355,21 @@ def test_a_client_that_sends_no_numbers_ends_a_plain_run_and_not_a_robust_one(
 def test_scaled_updates_blow_a_plain_run_up_and_its_bytes_are_a_robust_runs_bytes(
     tiny: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
-    settings = ("--set", "malice.clients=2", "--set", "malice.factor=1000", "--set", "cohort.size=6")
+    settings = (
+        "--set",
+        "malice.clients=2",
+        "--set",
+        "malice.factor=1000",
+        "--set",
+        "cohort.size=6",
+    )
     for rule in ("mean", "median"):
-        assert lexfed("run", tiny, "--out", rule, *settings, "--set", f"aggregation.rule={rule}").returncode == 0
+        assert (
+            lexfed(
+                "run", tiny, "--out", rule, *settings, "--set", f"aggregation.rule={rule}"
+            ).returncode
+            == 0
+        )
     assert largest(tmp_path / "mean") > 5 > 2 > largest(tmp_path / "median")
     mean, robust_ = (rounds(tmp_path / rule) for rule in ("mean", "median"))
     for key in ("bytes_up", "bytes_down", "clients"):
@@ -326,13 +377,28 @@ def test_scaled_updates_blow_a_plain_run_up_and_its_bytes_are_a_robust_runs_byte
 
 
 def test_workers_are_malicious_too(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    """Rebuilt from the configuration; robust rules are applied in this process, to the replies as they were asked for."""
-    settings = ("--set", "malice.clients=2", "--set", "aggregation.rule=median", "--set", "cohort.size=5")
+    """Rebuilt from the configuration; robust rules are applied in this process, to the replies
+    as they were asked for.
+    """
+    settings = (
+        "--set",
+        "malice.clients=2",
+        "--set",
+        "aggregation.rule=median",
+        "--set",
+        "cohort.size=5",
+    )
     for count in (0, 2):
-        assert lexfed("run", tiny, "--out", f"w{count}", "--workers", count, *settings).returncode == 0
-    one, two = ((tmp_path / name / "artifacts/model.safetensors").read_bytes() for name in ("w0", "w2"))
+        assert (
+            lexfed("run", tiny, "--out", f"w{count}", "--workers", count, *settings).returncode == 0
+        )
+    one, two = (
+        (tmp_path / name / "artifacts/model.safetensors").read_bytes() for name in ("w0", "w2")
+    )
     assert one == two
-    assert lexfed("run", tiny, "--out", "good", *settings, "--set", "malice.clients=0").returncode == 0
+    assert (
+        lexfed("run", tiny, "--out", "good", *settings, "--set", "malice.clients=0").returncode == 0
+    )
     assert one != (tmp_path / "good/artifacts/model.safetensors").read_bytes()
 
 
@@ -342,11 +408,20 @@ def test_workers_are_malicious_too(tiny: Path, lexfed: Lexfed, tmp_path: Path) -
         ({"malice": {"clients": -1}}, "at least 0"),
         ({"malice": {"words": 0}}, "malice.words at least 1"),
         ({"malice": {"factor": 0.0}}, "malice.factor above 0"),
-        ({"malice": {"clients": 21}}, "malice.clients is 21, but the number of clients is 20; lower it"),
+        (
+            {"malice": {"clients": 21}},
+            "malice.clients is 21, but the number of clients is 20; lower it",
+        ),
         ({"malice": {"clients": 1}, "method": "centralised"}, "the number of clients is 1"),
         ({"malice": {"clients": 1, "kind": "stuff_vocabulary"}}, "fedavg agrees on no word list"),
-        ({"malice": {"clients": 1, "kind": "flip_labels"}, "method": "federated_word2vec"}, "trains without labels"),
-        ({"malice": {"clients": 1, "kind": "flip_labels"}, "method": "tokenizer_for_free"}, "trains without labels"),
+        (
+            {"malice": {"clients": 1, "kind": "flip_labels"}, "method": "federated_word2vec"},
+            "trains without labels",
+        ),
+        (
+            {"malice": {"clients": 1, "kind": "flip_labels"}, "method": "tokenizer_for_free"},
+            "trains without labels",
+        ),
     ],
 )
 def test_malice_that_can_not_be_meant_is_refused(table: dict[str, object], message: str) -> None:

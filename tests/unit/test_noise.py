@@ -1,6 +1,7 @@
 """Noise against its law: by its probabilities, its moments and its last bits.
 
-Fresh noise can't be seeded, so every bound on it is six standard errors (or a p-value of 1e-8): it fails by chance about
+Fresh noise can't be seeded, so every bound on it is six standard errors (or a p-value of 1e-8): it
+fails by chance about
 once in a hundred million runs.
 """
 
@@ -28,14 +29,20 @@ LIKE = {"embedding.weight": torch.empty(300, 50), "bias": torch.empty(7), "scale
 
 
 def fit(draws: "np.ndarray[tuple[int], np.dtype[np.int64]]", sigma: int) -> float:
-    """The p-value of these draws under exp(-n^2 / 2 sigma^2), by definition; rare values are counted together."""
+    """The p-value of these draws under exp(-n^2 / 2 sigma^2), by definition; rare values are
+    counted together.
+    """
     support = np.arange(-60 * sigma, 60 * sigma + 1)
     law = np.exp(-(support**2) / (2 * sigma**2))
     law /= law.sum()
     edge = int(4 * sigma)
     inner = np.abs(support) <= edge
-    expected = np.array([law[support < -edge].sum(), *law[inner], law[support > edge].sum()]) * len(draws)
-    observed = np.array([(draws < -edge).sum(), *[(draws == n).sum() for n in support[inner]], (draws > edge).sum()])
+    expected = np.array([law[support < -edge].sum(), *law[inner], law[support > edge].sum()]) * len(
+        draws
+    )
+    observed = np.array(
+        [(draws < -edge).sum(), *[(draws == n).sum() for n in support[inner]], (draws > edge).sum()]
+    )
     return float(stats.chisquare(observed, expected).pvalue)
 
 
@@ -48,7 +55,9 @@ def test_a_rounded_gaussian_has_not() -> None:
     rounded = np.random.default_rng(0).normal(0.0, 1.0, 200_000).round().astype(np.int64)
     assert fit(rounded, 1) < 1e-8
     doubled_zero = discrete_gaussian(200_000, 3)
-    doubled_zero[::10][doubled_zero[::10] == 1] = 0  # what forgetting to reject -0 would look like, and less of it
+    doubled_zero[::10][doubled_zero[::10] == 1] = (
+        0  # what forgetting to reject -0 would look like, and less of it
+    )
     assert fit(doubled_zero, 3) < 1e-8
 
 
@@ -62,9 +71,9 @@ def test_large_sigma_has_the_moments_of_a_gaussian(sigma: int) -> None:
     assert abs((x**4).mean() - 3) < 6 * math.sqrt(96 / count)
     assert abs((x[1:] * x[:-1]).mean()) < 6 * math.sqrt(1 / count), "no draw knows the one before"
     assert stats.kstest(x, "norm").pvalue > 1e-8
-    assert (discrete_gaussian(2000, sigma) % 2).mean() == pytest.approx(0.5, abs=6 * 0.5 / math.sqrt(2000)), (
-        "to the last bit"
-    )
+    assert (discrete_gaussian(2000, sigma) % 2).mean() == pytest.approx(
+        0.5, abs=6 * 0.5 / math.sqrt(2000)
+    ), "to the last bit"
 
 
 def test_how_many_and_which_sigmas() -> None:
@@ -81,7 +90,7 @@ def test_a_model_of_a_million_and_a_half_parameters_takes_seconds() -> None:
     assert time.process_time() - start < 15  # about 2 on a free core
 
 
-# --- on the grid ------------------------------------------------------------------------------------------------------
+# --- on the grid ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("deviation", [1e-9, 0.1, 0.5, 0.7335, 1.0, 1.9999999, 2000.0])
@@ -89,14 +98,20 @@ def test_the_grid_fits_float32(deviation: float) -> None:
     grid = grid_of(deviation)
     assert math.frexp(grid)[0] == 0.5, "a power of two"
     assert 2**BITS <= deviation / grid < 2 ** (BITS + 1)
-    sixteen = torch.arange(2**24 - 1000, 2**24 + 1) * grid  # in float64 steps: the last ones below 16 deviations
-    assert torch.equal(sixteen.float().double() / grid, torch.arange(2**24 - 1000, 2**24 + 1).double())
+    sixteen = (
+        torch.arange(2**24 - 1000, 2**24 + 1) * grid
+    )  # in float64 steps: the last ones below 16 deviations
+    assert torch.equal(
+        sixteen.float().double() / grid, torch.arange(2**24 - 1000, 2**24 + 1).double()
+    )
 
 
 @pytest.mark.parametrize("deviation", [1e-3, 0.7335, 3.0])
 def test_fresh_noise_lies_on_the_grid_and_has_its_deviation(deviation: float) -> None:
     noise, grid = fresh_noise(LIKE, deviation), grid_of(deviation)
-    assert {name: value.shape for name, value in noise.items()} == {name: value.shape for name, value in LIKE.items()}
+    assert {name: value.shape for name, value in noise.items()} == {
+        name: value.shape for name, value in LIKE.items()
+    }
     for value in noise.values():
         steps = value.double() / grid
         assert value.dtype == torch.float32
@@ -109,7 +124,9 @@ def test_fresh_noise_lies_on_the_grid_and_has_its_deviation(deviation: float) ->
 
 def test_a_sum_in_float32_is_a_function_of_the_exact_sum() -> None:
     grid = grid_of(0.7)
-    total = towards_zero({"w": 40 * torch.randn(20_000, generator=torch.Generator().manual_seed(0))}, grid)["w"]
+    total = towards_zero(
+        {"w": 40 * torch.randn(20_000, generator=torch.Generator().manual_seed(0))}, grid
+    )["w"]
     noise = fresh_noise({"w": total}, 0.7)["w"]
     exact = (total.double() / grid).long() + (noise.double() / grid).long()
     assert torch.equal(total + noise, (exact.double() * grid).float())
@@ -146,16 +163,22 @@ def test_fresh_noise_of_no_deviation_is_refused(deviation: float) -> None:
         fresh_noise(LIKE, deviation)
 
 
-# --- where it comes from ----------------------------------------------------------------------------------------------
+# --- where it comes from -------------------------------------------------------------------------
 
 
 def test_derived_noise_comes_again_from_its_seed_and_name() -> None:
     one, again = gaussian(LIKE, 2.0, root(0)), gaussian(LIKE, 2.0, root(0))
-    assert all(torch.equal(one[name], again[name]) and one[name].dtype == torch.float32 for name in LIKE)
-    assert not torch.equal(one["bias"], gaussian(LIKE, 2.0, derive(root(0), 1))["bias"]), "another seed"
+    assert all(
+        torch.equal(one[name], again[name]) and one[name].dtype == torch.float32 for name in LIKE
+    )
+    assert not torch.equal(one["bias"], gaussian(LIKE, 2.0, derive(root(0), 1))["bias"]), (
+        "another seed"
+    )
     both = gaussian({"a": torch.empty(50), "b": torch.empty(50)}, 1.0, root(0))
     assert not torch.equal(both["a"], both["b"]), "another name"
-    assert torch.equal(gaussian({"b": torch.empty(50)}, 1.0, root(0))["b"], both["b"]), "whatever else there is"
+    assert torch.equal(gaussian({"b": torch.empty(50)}, 1.0, root(0))["b"], both["b"]), (
+        "whatever else there is"
+    )
     assert float(one["embedding.weight"].std()) == pytest.approx(2.0, rel=6 / math.sqrt(2 * 15_000))
     assert not gaussian(LIKE, 0.0, root(0))["bias"].any()
     with pytest.raises(PrivacyError, match="deviation"):

@@ -30,7 +30,7 @@ LIKE = {"w": torch.empty(190, 100), "b": torch.empty(1000)}  # 20,000 numbers
 CANARIES = 1000
 
 
-# --- the p-value ------------------------------------------------------------------------------------------------------
+# --- the p-value ---------------------------------------------------------------------------------
 
 
 def tail(r: int, q: float, v: int) -> float:
@@ -39,13 +39,16 @@ def tail(r: int, q: float, v: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("m", "r", "v", "eps", "delta"), [(50, 20, 17, 1.0, 1e-3), (30, 30, 22, 0.2, 1e-4), (9, 4, 4, 2.0, 0.01)]
+    ("m", "r", "v", "eps", "delta"),
+    [(50, 20, 17, 1.0, 1e-3), (30, 30, 22, 0.2, 1e-4), (9, 4, 4, 2.0, 0.01)],
 )
 def test_the_p_value_is_the_theorem_s(m: int, r: int, v: int, eps: float, delta: float) -> None:
     q = math.exp(eps) / (1 + math.exp(eps))
     alpha = max((tail(r, q, v - i) - tail(r, q, v)) / i for i in range(1, m + 1))
     assert p_value(m, r, v, eps, 0.0) == pytest.approx(tail(r, q, v), rel=1e-9)
-    assert p_value(m, r, v, eps, delta) == pytest.approx(min(1.0, tail(r, q, v) + 2 * m * delta * alpha), rel=1e-9)
+    assert p_value(m, r, v, eps, delta) == pytest.approx(
+        min(1.0, tail(r, q, v) + 2 * m * delta * alpha), rel=1e-9
+    )
 
 
 def test_without_delta_it_is_what_randomised_response_does() -> None:
@@ -58,41 +61,61 @@ def test_without_delta_it_is_what_randomised_response_does() -> None:
 
 
 def test_with_delta_it_covers_mechanisms_that_sometimes_tell() -> None:
-    """With probability m delta / i it tells i of the m coins; else randomised response. (epsilon, delta)-DP for each."""
+    """With probability m delta / i it tells i of the m coins; else randomised response.
+    (epsilon, delta)-DP for each.
+    """
     m, eps, delta = 100, 0.5, 1e-5
     q = math.exp(eps) / (1 + math.exp(eps))
     uncovered = 0
     for v in range(60, 101, 5):
         for i in range(1, v + 1):
             tells = m * delta / i
-            chance = (1 - tells) * stats.binom.sf(v - 1, m, q) + tells * stats.binom.sf(v - i - 1, m - i, q)
+            chance = (1 - tells) * stats.binom.sf(v - 1, m, q) + tells * stats.binom.sf(
+                v - i - 1, m - i, q
+            )
             assert chance <= p_value(m, m, v, eps, delta) * (1 + 1e-9)
             uncovered += chance > p_value(m, m, v, eps, 0.0) * (1 + 1e-9)
     assert uncovered > 100, "the pair: without its delta the bound would be wrong"
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 1e-4, 1e-2])
-@pytest.mark.parametrize(("r", "v"), [(1000, 520), (1000, 999), (200, 150), (200, 200), (10, 8), (2, 2)])
-def test_the_p_value_grows_with_epsilon_until_it_refutes_nothing(r: int, v: int, delta: float) -> None:
-    """So that bisection finds the one crossing: below a half it grows, and it never comes back there."""
+@pytest.mark.parametrize(
+    ("r", "v"), [(1000, 520), (1000, 999), (200, 150), (200, 200), (10, 8), (2, 2)]
+)
+def test_the_p_value_grows_with_epsilon_until_it_refutes_nothing(
+    r: int, v: int, delta: float
+) -> None:
+    """So that bisection finds the one crossing: below a half it grows, and it never comes back
+    there.
+    """
     values = [p_value(1000, r, v, eps, delta) for eps in np.linspace(0, 12, 150)]
     assert all(one < two for one, two in pairwise(values) if min(one, two) < 0.5)
 
 
 def test_the_p_value_grows_with_delta_and_canaries() -> None:
-    assert p_value(1000, 200, 150, 0.5, 1e-5) > p_value(1000, 200, 150, 0.5, 1e-6) > p_value(500, 200, 150, 0.5, 1e-6)
+    assert (
+        p_value(1000, 200, 150, 0.5, 1e-5)
+        > p_value(1000, 200, 150, 0.5, 1e-6)
+        > p_value(500, 200, 150, 0.5, 1e-6)
+    )
 
 
-# --- the bound --------------------------------------------------------------------------------------------------------
+# --- the bound -----------------------------------------------------------------------------------
 
 
 def test_the_bound_is_where_the_p_value_crosses() -> None:
     bound = epsilon_lower_bound(1000, 200, 170, DELTA)
-    assert p_value(1000, 200, 170, bound - 1e-5, DELTA) < 0.05 < p_value(1000, 200, 170, bound + 1e-5, DELTA)
+    assert (
+        p_value(1000, 200, 170, bound - 1e-5, DELTA)
+        < 0.05
+        < p_value(1000, 200, 170, bound + 1e-5, DELTA)
+    )
     all_right = epsilon_lower_bound(1000, 1000, 1000, 0.0)
     q = 0.05 ** (1 / 1000)
     assert all_right == pytest.approx(math.log(q / (1 - q)), abs=1e-5)
-    assert all_right == pytest.approx(math.log(1000 / math.log(20)), abs=0.01), "as the docstring says: 5.8"
+    assert all_right == pytest.approx(math.log(1000 / math.log(20)), abs=0.01), (
+        "as the docstring says: 5.8"
+    )
 
 
 def test_the_bound_is_monotone() -> None:
@@ -101,7 +124,9 @@ def test_the_bound_is_monotone() -> None:
     assert all(one <= two for one, two in pairwise(bounds))
     assert bounds[-1] > 3
     assert epsilon_lower_bound(1000, 200, 170, 1e-4) < epsilon_lower_bound(1000, 200, 170, 1e-6)
-    assert epsilon_lower_bound(1000, 200, 170, 1e-6, 0.99) < epsilon_lower_bound(1000, 200, 170, 1e-6, 0.9)
+    assert epsilon_lower_bound(1000, 200, 170, 1e-6, 0.99) < epsilon_lower_bound(
+        1000, 200, 170, 1e-6, 0.9
+    )
 
 
 @pytest.mark.parametrize("shares", [(0.25,), (0.05, 0.25, 0.75)])
@@ -116,7 +141,7 @@ def test_the_bound_is_wrong_no_more_often_than_it_says(shares: Sequence[float]) 
     assert wrong > 0, "so the test can tell"
 
 
-# --- guesses ----------------------------------------------------------------------------------------------------------
+# --- guesses -------------------------------------------------------------------------------------
 
 
 def test_the_highest_are_in_and_the_lowest_out() -> None:
@@ -124,7 +149,9 @@ def test_the_highest_are_in_and_the_lowest_out() -> None:
     inside = np.array([True, False, False, True, False, True])
     assert [right_guesses(scores, inside, r) for r in (2, 4, 6)] == [2, 3, 4]
     assert [right_guesses(-scores, inside, r) for r in (2, 4, 6)] == [0, 1, 2]
-    assert right_guesses(np.zeros(6), np.array([False] * 3 + [True] * 3), 6) == 6, "ties: the order of the canaries"
+    assert right_guesses(np.zeros(6), np.array([False] * 3 + [True] * 3), 6) == 6, (
+        "ties: the order of the canaries"
+    )
 
 
 @pytest.mark.parametrize("guesses", [0, 1, 3, 8, -2])
@@ -144,7 +171,7 @@ def test_what_is_no_audit_is_refused() -> None:
         epsilon_lower_bound(10, 4, 4, DELTA, confidence=1.0)
 
 
-# --- canaries ---------------------------------------------------------------------------------------------------------
+# --- canaries ------------------------------------------------------------------------------------
 
 
 def test_canaries_are_directions_that_come_again_from_their_index() -> None:
@@ -152,13 +179,17 @@ def test_canaries_are_directions_that_come_again_from_their_index() -> None:
     assert len(vectors) == 5
     for index, vector in enumerate(vectors):
         assert score(vector, vector) == pytest.approx(1.0, abs=1e-6)
-        assert all(torch.equal(vector[name], value) for name, value in canary(LIKE, index, root(0)).items())
-        assert all(abs(score(vector, other)) < 6 / math.sqrt(20_000) for other in vectors[:index]), "nearly orthogonal"
+        assert all(
+            torch.equal(vector[name], value) for name, value in canary(LIKE, index, root(0)).items()
+        )
+        assert all(
+            abs(score(vector, other)) < 6 / math.sqrt(20_000) for other in vectors[:index]
+        ), "nearly orthogonal"
     assert abs(score(vectors[0], canary(LIKE, 0, root(1)))) < 0.05, "another seed"
     assert score({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, -1.0])}) == 1.0
 
 
-# --- a Gaussian mechanism, audited ------------------------------------------------------------------------------------
+# --- a Gaussian mechanism, audited ---------------------------------------------------------------
 
 
 def audited(number: int, noises: Sequence[float]) -> list[OneRun]:
@@ -169,8 +200,15 @@ def audited(number: int, noises: Sequence[float]) -> list[OneRun]:
     for vector, joins in zip(canary_vectors(LIKE, CANARIES, seed), inside, strict=True):
         for name, value in vector.items():
             total[name] += value * float(joins)
-    released = [noisy(total, gaussian(LIKE, z, derive(seed, "noise", i))) for i, z in enumerate(noises)]
-    scores = np.array([[score(sums, vector) for sums in released] for vector in canary_vectors(LIKE, CANARIES, seed)])
+    released = [
+        noisy(total, gaussian(LIKE, z, derive(seed, "noise", i))) for i, z in enumerate(noises)
+    ]
+    scores = np.array(
+        [
+            [score(sums, vector) for sums in released]
+            for vector in canary_vectors(LIKE, CANARIES, seed)
+        ]
+    )
     return [audit(column, inside, DELTA) for column in scores.T]
 
 
@@ -181,9 +219,13 @@ def noisy(total: Params, noise: Params) -> Params:
 def test_the_bound_holds_with_the_noise_that_was_claimed_and_refutes_a_claim_without_it() -> None:
     two, eight = gaussian_noise(2.0, DELTA), gaussian_noise(8.0, DELTA)
     assert epsilon((Release("user", Gaussian(two)),), "user", DELTA) == pytest.approx(2.0, rel=1e-3)
-    assert epsilon((Release("user", Gaussian(eight)),), "user", DELTA) == pytest.approx(8.0, rel=1e-3)
+    assert epsilon((Release("user", Gaussian(eight)),), "user", DELTA) == pytest.approx(
+        8.0, rel=1e-3
+    )
     for number in range(3):
-        fair, loose, little, none = (run.epsilon for run in audited(number, [two, eight, two / 20, 0.0]))
+        fair, loose, little, none = (
+            run.epsilon for run in audited(number, [two, eight, two / 20, 0.0])
+        )
         assert fair < 2.0
         assert 1.5 < loose < 8.0, "it sees the difference"
         assert fair < loose
@@ -192,7 +234,9 @@ def test_the_bound_holds_with_the_noise_that_was_claimed_and_refutes_a_claim_wit
 
 
 def test_a_claim_of_eight_takes_more_canaries_to_refute() -> None:
-    """Twenty thousand, each a coordinate of its own: all found out, they show 8.2; a thousand show 5.2 at most."""
+    """Twenty thousand, each a coordinate of its own: all found out, they show 8.2; a thousand
+    show 5.2 at most.
+    """
     generator, canaries = numpy_generator(root(0)), 20_000
     inside = generator.random(canaries) < 0.5
     noise = generator.normal(0.0, gaussian_noise(8.0, DELTA), canaries)

@@ -1,4 +1,6 @@
-"""Server steps against the papers' formulas, one number at a time (Reddi et al. 2021, Algorithm 2; Hsu et al. 2019)."""
+"""Server steps against the papers' formulas, one number at a time (Reddi et al. 2021, Algorithm 2;
+Hsu et al. 2019).
+"""
 
 import math
 from pathlib import Path
@@ -38,7 +40,9 @@ def test_server_steps_equal_their_formulas(kind: str) -> None:
     params: Params = {"x": torch.tensor([1.0, 1.0], dtype=torch.float64)}
     slots: Slots = {}
     for d in DELTAS:
-        params, slots = optimizer.step(params, {"x": torch.tensor([d, d], dtype=torch.float64)}, slots)
+        params, slots = optimizer.step(
+            params, {"x": torch.tensor([d, d], dtype=torch.float64)}, slots
+        )
     assert params["x"].tolist() == pytest.approx([by_hand(kind)] * 2, rel=1e-12)
 
 
@@ -67,15 +71,33 @@ def test_the_mean_of_models_forgets_the_oldest_and_leaves_training_alone() -> No
     assert released(x, slots)["x"] is x["x"]
 
 
-def test_what_is_scored_and_released_is_the_mean_of_the_models(lexfed: Lexfed, tmp_path: Path) -> None:
-    settings = ["rounds=3", "keep=[1, 2, 3]", "server.average=0.5", "data.clients=4", "data.limit=200", "cohort.size=2"]
+def test_what_is_scored_and_released_is_the_mean_of_the_models(
+    lexfed: Lexfed, tmp_path: Path
+) -> None:
+    settings = [
+        "rounds=3",
+        "keep=[1, 2, 3]",
+        "server.average=0.5",
+        "data.clients=4",
+        "data.limit=200",
+        "cohort.size=2",
+    ]
     words = [word for setting in settings for word in ("--set", setting)]
     result = lexfed("run", ROOT / "experiments" / "quick" / "fedavg.toml", *words, "--out", "run")
     assert result.returncode == 0, result.stderr
-    one, two, three = (checkpoint.load(tmp_path / "run" / "kept" / f"00000{n}").state.params for n in (1, 2, 3))
+    one, two, three = (
+        checkpoint.load(tmp_path / "run" / "kept" / f"00000{n}").state.params for n in (1, 2, 3)
+    )
     model = read(tmp_path / "run" / "artifacts" / "model.safetensors").arrays
     for name, value in model.items():
         torch.testing.assert_close(value, one[name] / 4 + two[name] / 4 + three[name] / 2)
-    refused = lexfed("run", ROOT / "experiments" / "quick" / "agreed.toml", "--set", "server.average=0.5", "--out", "no")
+    refused = lexfed(
+        "run",
+        ROOT / "experiments" / "quick" / "agreed.toml",
+        "--set",
+        "server.average=0.5",
+        "--out",
+        "no",
+    )
     assert refused.returncode == 2
     assert "does not read server.average" in refused.stderr

@@ -1,4 +1,6 @@
-"""Documentation that can't rot: its commands exist, its links lead somewhere, its output is the program's."""
+"""Documentation that can't rot: its commands exist, its links lead somewhere, its output is the
+program's.
+"""
 
 import re
 import shlex
@@ -12,14 +14,21 @@ from safetensors import safe_open
 from lexfed import cli
 from tests.conftest import ROOT, Lexfed
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "RESULTS.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "RESULTS.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def commands() -> list[str]:
     found = []
     for page in PAGES:
         text = page.read_text()
-        found += re.findall(r"`(lexfed [^`]+)`", text) + re.findall(r"^\$ (?:\.venv/bin/)?(lexfed .+)$", text, re.M)
+        found += re.findall(r"`(lexfed [^`]+)`", text) + re.findall(
+            r"^\$ (?:\.venv/bin/)?(lexfed .+)$", text, re.M
+        )
     return sorted(set(found))
 
 
@@ -59,27 +68,39 @@ def test_the_readmes_table_is_what_the_demo_prints(lexfed: Lexfed, tmp_path: Pat
 
 def table(text: str) -> dict[str, list[float]]:
     """Method -> its accuracies."""
-    rows = re.findall(r"^(local_only|fedavg|centralised) +([\d.]+) % +([\d.]+) % +([\d.]+) %", text, re.M)
+    rows = re.findall(
+        r"^(local_only|fedavg|centralised) +([\d.]+) % +([\d.]+) % +([\d.]+) %", text, re.M
+    )
     return {method: [float(value) for value in values] for method, *values in rows}
 
 
 def everything(path: Path) -> tuple[dict[str, bytes], dict[str, str]]:
-    """All numbers and notes of a file; in which order its header names the notes is left to chance by its library."""
+    """All numbers and notes of a file; in which order its header names the notes is left to
+    chance by its library.
+    """
     with safe_open(path, "np") as file:
-        return {name: file.get_tensor(name).tobytes() for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        numbers = {name: file.get_tensor(name).tobytes() for name in file.keys()}  # noqa: SIM118
+        return numbers, dict(file.metadata() or {})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "private", "agreed", "learned"])
-def test_the_quick_experiments_take_less_than_a_minute(name: str, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_the_quick_experiments_take_less_than_a_minute(
+    name: str, lexfed: Lexfed, tmp_path: Path
+) -> None:
     import time
 
     started = time.perf_counter()
     result = lexfed("run", ROOT / f"experiments/quick/{name}.toml", "--out", tmp_path / "a")
     assert result.returncode == 0
     assert time.perf_counter() - started < 60
-    assert lexfed("run", ROOT / f"experiments/quick/{name}.toml", "--out", tmp_path / "b").returncode == 0
-    one, two = (everything(next((tmp_path / run / "artifacts").glob("*.safetensors"))) for run in "ab")
+    assert (
+        lexfed("run", ROOT / f"experiments/quick/{name}.toml", "--out", tmp_path / "b").returncode
+        == 0
+    )
+    one, two = (
+        everything(next((tmp_path / run / "artifacts").glob("*.safetensors"))) for run in "ab"
+    )
     assert one == two, "bit for bit"
 
 
@@ -88,5 +109,8 @@ def test_the_quick_audit_takes_less_than_a_minute(lexfed: Lexfed, tmp_path: Path
     import time
 
     started = time.perf_counter()
-    assert lexfed("audit", ROOT / "experiments/quick/audit.toml", "--out", tmp_path / "a").returncode == 0
+    assert (
+        lexfed("audit", ROOT / "experiments/quick/audit.toml", "--out", tmp_path / "a").returncode
+        == 0
+    )
     assert time.perf_counter() - started < 60

@@ -50,7 +50,7 @@ def test_methods_of_one_kind_can_be_compared_on_one_file(name: str) -> None:
 
 
 def test_what_is_said_with_set_is_meant_for_the_method_that_runs() -> None:
-    with pytest.raises(ConfigError, match="'local_only' does not read cohort.size"):
+    with pytest.raises(ConfigError, match=r"'local_only' does not read cohort\.size"):
         loads("[cohort]\nsize = 3\n", ["method=local_only", "cohort.size=4"])
     assert loads("[cohort]\nsize = 3\n", ["method=local_only"]).cohort.size == 3
 
@@ -70,7 +70,7 @@ def test_every_table_of_every_method_is_common_or_its_own() -> None:
         assert known <= set(reads.COMMON) | set(reads.GENERAL)
 
 
-# --- what is stated is true ------------------------------------------------------------------------
+# --- what is stated is true ----------------------------------------------------------------------
 
 
 @contextmanager
@@ -90,7 +90,15 @@ def _spy(table: str, kind: Any, seen: set[str]) -> Any:
 
     fields = {field.name for field in dataclasses.fields(kind)}
     original = kind.__getattribute__
-    quiet = {"__post_init__", "asdict", "_asdict_inner", "replace", "__eq__", "__repr__", "__hash__"}
+    quiet = {
+        "__post_init__",
+        "asdict",
+        "_asdict_inner",
+        "replace",
+        "__eq__",
+        "__repr__",
+        "__hash__",
+    }
 
     def get(self: Any, name: str) -> Any:
         if name in fields and sys._getframe(1).f_code.co_name not in quiet:
@@ -126,7 +134,11 @@ def test_a_method_reads_no_key_that_it_would_refuse(
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in users))
     usual = changed(loads(""), [f"method={name}", f"data.name={tmp_path}/texts.jsonl"])
     small = ["data.clients=6", "rounds=2", "model.embedding=4", "model.hidden=3", "cohort.size=2"]
-    small += ["local_only.epochs=1", "centralised.epochs=1", f"tokenizer.public={tmp_path}/texts.jsonl"]
+    small += [
+        "local_only.epochs=1",
+        "centralised.epochs=1",
+        f"tokenizer.public={tmp_path}/texts.jsonl",
+    ]
     (tmp_path / "c.toml").write_text(to_toml(changed(usual, [*small, *LITTLE.get(name, [])])))
     with watched() as seen:
         result = lexfed("run", "c.toml", "--out", "run")
@@ -143,7 +155,7 @@ def test_a_method_reads_no_key_that_it_would_refuse(
     assert unread <= {"evaluation.every"}, unread
 
 
-# --- docs/configuration.md -------------------------------------------------------------------------
+# --- docs/configuration.md -----------------------------------------------------------------------
 
 
 def test_the_reference_is_what_the_code_says() -> None:

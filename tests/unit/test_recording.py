@@ -17,8 +17,21 @@ VERBS = (TRAIN, EVALUATE)  # of the method that is run here
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_wire_re_read_is_what_was_counted(workers: int, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", "--workers", workers, "--set", "cohort.lost=0.3")
+def test_a_wire_re_read_is_what_was_counted(
+    workers: int, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    result = lexfed(
+        "run",
+        tiny,
+        "--out",
+        "a",
+        "--record-wire",
+        "wire",
+        "--workers",
+        workers,
+        "--set",
+        "cohort.lost=0.3",
+    )
     assert result.returncode == 0, result.stderr
     messages = list(transcript(tmp_path / "wire", VERBS))
     records = [json.loads(line) for line in (tmp_path / "a/rounds.jsonl").read_text().splitlines()]
@@ -29,11 +42,15 @@ def test_a_wire_re_read_is_what_was_counted(workers: int, tiny: Path, lexfed: Le
         assert sum(m.direction == "up" for m in ours) == record["clients"]
     scored = [m for m in messages if m.verb is EVALUATE]
     for direction, key in (("up", "evaluation_bytes_up"), ("down", "evaluation_bytes_down")):
-        assert sum(size(m.message) for m in scored if m.direction == direction) == sum(r[key] for r in records)
+        assert sum(size(m.message) for m in scored if m.direction == direction) == sum(
+            r[key] for r in records
+        )
 
 
 def test_the_arrays_are_those_that_were_sent(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    """Replay the server from the wire alone: the uploads of the last round add up to its last step."""
+    """Replay the server from the wire alone: the uploads of the last round add up to its last
+    step.
+    """
     assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
     messages = [m for m in transcript(tmp_path / "wire", VERBS) if m.verb is TRAIN and m.round == 2]
     down = next(m.message for m in messages if m.direction == "down")
@@ -46,7 +63,9 @@ def test_the_arrays_are_those_that_were_sent(tiny: Path, lexfed: Lexfed, tmp_pat
 
 
 def test_a_broadcast_is_stored_once(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire", "--workers", 2).returncode == 0
+    assert (
+        lexfed("run", tiny, "--out", "a", "--record-wire", "wire", "--workers", 2).returncode == 0
+    )
     downs = sorted((tmp_path / "wire").glob("*-train-*-down/arrays.safetensors"))
     by_step: dict[str, set[int]] = {}
     for path in downs:
@@ -63,7 +82,17 @@ def test_a_folder_can_be_read_without_lexfed(tiny: Path, lexfed: Lexfed, tmp_pat
 
     folder = next((tmp_path / "wire").glob("*-train-*-up"))
     about = json.loads((folder / "meta.json").read_text())
-    assert set(about) == {"round", "step", "ask", "client", "direction", "verb", "meta", "blobs", "bytes"}
+    assert set(about) == {
+        "round",
+        "step",
+        "ask",
+        "client",
+        "direction",
+        "verb",
+        "meta",
+        "blobs",
+        "bytes",
+    }
     assert "delta/embedding.weight" in safetensors.torch.load_file(folder / "arrays.safetensors")
 
 

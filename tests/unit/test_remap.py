@@ -1,4 +1,6 @@
-"""Rows when the tokenizer changes, against the obvious loop; what must stay the same stays so bit for bit."""
+"""Rows when the tokenizer changes, against the obvious loop; what must stay the same stays so bit
+for bit.
+"""
 
 import math
 import time
@@ -44,7 +46,7 @@ def named(tokenizer: TrainedTokenizer, ids: list[int]) -> list[str]:
     return [tokenizer.tokens[i] for i in ids]
 
 
-# --- pieces -----------------------------------------------------------------------------------------------------------
+# --- pieces --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,7 +83,9 @@ def test_pieces_write_their_token(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
 def test_pieces_of_a_token_that_begins_a_word_are_the_word_s(kind: Kind) -> None:
-    """Where the old tokenizer meets the same string in text, it cuts it so: an independent way to the same pieces."""
+    """Where the old tokenizer meets the same string in text, it cuts it so: an independent way
+    to the same pieces.
+    """
     marks = {"bpe": "Ġ", "wordpiece": "", "unigram": "▁"}
     found, checked = pieces(new(kind), old(kind)), 0
     for token, ids in zip(new(kind).tokens[4:], found[4:], strict=True):
@@ -99,15 +103,25 @@ def test_a_repeated_piece_counts_twice() -> None:
     assert named(before, found[token]) == ["Ġ", "ha", "ha"]
     blank, ha = rows[before.vocabulary.ids["Ġ"]], rows[before.vocabulary.ids["ha"]]
     assert torch.allclose(remapped(rows, found)[token], (blank + 2 * ha) / 3)
-    assert not torch.allclose(remapped(rows, found)[token], (blank + ha) / 3), "what the paper's `=` would give"
+    assert not torch.allclose(remapped(rows, found)[token], (blank + ha) / 3), (
+        "what the paper's `=` would give"
+    )
 
 
 def test_continuations_stay_continuations() -> None:
-    before = load(train_on_counts({"doing": 5, "go": 5, "ing": 50, "sing": 20, "x": 1}, "wordpiece", 40))
+    before = load(
+        train_on_counts({"doing": 5, "go": 5, "ing": 50, "sing": 20, "x": 1}, "wordpiece", 40)
+    )
     after = load(train_on_counts({"doing": 50, "going": 50, "king": 9}, "wordpiece", 40))
-    found = {token: named(before, ids) for token, ids in zip(after.tokens, pieces(after, before), strict=True)}
+    found = {
+        token: named(before, ids)
+        for token, ids in zip(after.tokens, pieces(after, before), strict=True)
+    }
     assert found["##oing"][0].startswith("##o")
-    assert found["##oing"][0] + "".join(part.removeprefix("##") for part in found["##oing"][1:]) == "##oing"
+    assert (
+        found["##oing"][0] + "".join(part.removeprefix("##") for part in found["##oing"][1:])
+        == "##oing"
+    )
     assert found["k"] == ["<unk>"], "a letter the old one has never seen"
 
 
@@ -126,7 +140,9 @@ def test_from_any_kind_to_any_kind(one: Kind, other: Kind) -> None:
 def test_across_kinds_a_token_goes_by_its_text() -> None:
     counts = {"doing": 50, "going": 50, "sing": 20, "ring": 20}
     bpe = load(train_on_counts(counts, "bpe", 280))
-    wordpiece, unigram = (load(train_on_counts(counts, kind, 30)) for kind in ("wordpiece", "unigram"))
+    wordpiece, unigram = (
+        load(train_on_counts(counts, kind, 30)) for kind in ("wordpiece", "unigram")
+    )
 
     def names(new: TrainedTokenizer, old: TrainedTokenizer, token: str) -> list[str]:
         return named(old, pieces(new, old)[new.vocabulary.ids[token]])
@@ -153,11 +169,13 @@ def test_what_has_no_piece_and_no_unknown_gets_the_mean() -> None:
     assert torch.allclose(remapped(rows, found)[ids["z"]], rows.mean(0))
 
 
-# --- rows -------------------------------------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------
 
 
 def slowly(rows: Tensor, found: list[list[int]]) -> Tensor:
-    return torch.stack([sum(rows[i] for i in ids) / len(ids) if ids else rows.mean(0) for ids in found])  # type: ignore[misc]
+    return torch.stack(
+        [sum(rows[i] for i in ids) / len(ids) if ids else rows.mean(0) for ids in found]
+    )  # type: ignore[misc]
 
 
 def test_rows_are_means() -> None:
@@ -192,8 +210,12 @@ def test_parameters_and_the_server_s_memory() -> None:
         assert memory[slot]["body"] is slots[slot]["body"]
         for name in names:
             assert torch.allclose(memory[slot][name], slowly(slots[slot][name], found), atol=1e-7)
-    assert (memory["v"]["bias"] >= slowly(slots["v"]["bias"].sqrt(), found) ** 2 - 1e-7).all(), "never too small"
-    moved, _ = server.step(after, {name: torch.ones_like(value) for name, value in after.items()}, memory)
+    assert (memory["v"]["bias"] >= slowly(slots["v"]["bias"].sqrt(), found) ** 2 - 1e-7).all(), (
+        "never too small"
+    )
+    moved, _ = server.step(
+        after, {name: torch.ones_like(value) for name, value in after.items()}, memory
+    )
     assert moved["embedding"].shape == (800, 4), "training goes on"
     assert remap_slots({"m": {}}, names, found) == {"m": {}}
     assert remap_slots({}, names, found) == {}

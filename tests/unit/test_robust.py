@@ -48,9 +48,14 @@ def reply(delta: Params, examples: int = 1, loss: float = 0.5) -> Message:
     return Message(pack(NoPrivacy().bound(delta, examples, loss, Message(), b"")))
 
 
-def draw(clients: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES, seed: int = 0) -> list[Params]:
+def draw(
+    clients: int, shapes: Mapping[str, tuple[int, ...]] = SHAPES, seed: int = 0
+) -> list[Params]:
     generator = torch_generator(root(seed))
-    return [{name: torch.randn(shape, generator=generator) for name, shape in shapes.items()} for _ in range(clients)]
+    return [
+        {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+        for _ in range(clients)
+    ]
 
 
 def replies_of(deltas: Sequence[Params], sizes: Sequence[int] | None = None) -> Replies:
@@ -61,7 +66,7 @@ def model_of(shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> Params:
     return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
 
-# --- exactness --------------------------------------------------------------------------------------------------------
+# --- exactness -----------------------------------------------------------------------------------
 
 
 def slowly(values: list[float], share: float) -> float:
@@ -81,7 +86,9 @@ def test_trimmed_mean_and_median_equal_sorting_each_coordinate(clients: int, sha
     assert moved.keys() == SHAPES.keys()
     for name, value in moved.items():
         assert value.shape == SHAPES[name]
-        columns = np.stack([delta[name].numpy().reshape(-1) for delta in deltas], 1)  # (coordinates, clients)
+        columns = np.stack(
+            [delta[name].numpy().reshape(-1) for delta in deltas], 1
+        )  # (coordinates, clients)
         expected = [slowly(column.tolist(), share) for column in columns]
         np.testing.assert_allclose(value.numpy().reshape(-1), expected, atol=1e-6)
         if share == 0.5:
@@ -92,16 +99,23 @@ def test_a_table_of_many_pieces_is_one_table() -> None:
     shapes = {"table": (5000, 7)}  # more than two pieces, the last one short
     deltas = draw(5, shapes)
     moved = step(robust(asking(replies_of(deltas)), median), model_of(shapes), 5)["table"]
-    np.testing.assert_array_equal(moved.numpy(), np.median([delta["table"].numpy() for delta in deltas], 0))
+    np.testing.assert_array_equal(
+        moved.numpy(), np.median([delta["table"].numpy() for delta in deltas], 0)
+    )
 
 
 def test_nothing_trimmed_is_the_mean_where_weights_are_equal_and_one_vote_each_where_not() -> None:
     deltas = draw(10)
     for sizes, same in (([20] * 10, True), ([1] * 9 + [1000], False)):
         ask = asking(replies_of(deltas, sizes))
-        mean, trimmed = (step(made, model_of(), 10)["table"] for made in (plain(ask), robust(ask, trimmed_mean(0.0))))
+        mean, trimmed = (
+            step(made, model_of(), 10)["table"]
+            for made in (plain(ask), robust(ask, trimmed_mean(0.0)))
+        )
         assert torch.allclose(mean, trimmed, atol=1e-6) == same
-        assert torch.allclose(trimmed, torch.stack([delta["table"] for delta in deltas]).mean(0), atol=1e-6)
+        assert torch.allclose(
+            trimmed, torch.stack([delta["table"] for delta in deltas]).mean(0), atol=1e-6
+        )
 
 
 def test_thirty_clients_lose_three_at_either_end_whatever_floats_say() -> None:
@@ -113,8 +127,13 @@ def test_thirty_clients_lose_three_at_either_end_whatever_floats_say() -> None:
 
 @pytest.mark.parametrize("limit", [0.5, 3.0, 1e6])
 def test_the_norm_bound_equals_clipping_one_by_one(limit: float) -> None:
-    deltas = [{name: value * (k + 1) / 4 for name, value in delta.items()} for k, delta in enumerate(draw(6))]
-    moved = step(robust(asking(replies_of(deltas, [5, 1, 9, 2, 2, 40])), norm_bound(limit)), model_of(), 6)
+    deltas = [
+        {name: value * (k + 1) / 4 for name, value in delta.items()}
+        for k, delta in enumerate(draw(6))
+    ]
+    moved = step(
+        robust(asking(replies_of(deltas, [5, 1, 9, 2, 2, 40])), norm_bound(limit)), model_of(), 6
+    )
     clipped = []
     for delta in deltas:
         flat = np.concatenate([delta[name].numpy().reshape(-1) for name in SHAPES])
@@ -124,7 +143,11 @@ def test_the_norm_bound_equals_clipping_one_by_one(limit: float) -> None:
     assert np.linalg.norm(mine) <= limit * (1 + 1e-6)
 
 
-RULES: Mapping[str, Rule] = {"trimmed mean": trimmed_mean(0.2), "median": median, "norm bound": norm_bound(2.0)}
+RULES: Mapping[str, Rule] = {
+    "trimmed mean": trimmed_mean(0.2),
+    "median": median,
+    "norm bound": norm_bound(2.0),
+}
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -133,26 +156,41 @@ def test_a_sum_counts_what_came(rule: Rule) -> None:
     replies = replies_of(draw(8))
     kept = {client: replies[client] for client in (0, 3, 4)}
     for said in (kept, {5: replies[5]}, {}):
-        mine, sums = (total(made, model_of(), 8) for made in (robust(asking(said), rule), plain(asking(said))))
-        assert (mine.clients, mine.bytes_up) == (sums.clients, sums.bytes_up) == (len(said), sum(map(size, said.values())))
+        mine, sums = (
+            total(made, model_of(), 8) for made in (robust(asking(said), rule), plain(asking(said)))
+        )
+        assert (
+            (mine.clients, mine.bytes_up)
+            == (sums.clients, sums.bytes_up)
+            == (len(said), sum(map(size, said.values())))
+        )
         assert mine.update.keys() == sums.update.keys()
         if said:
-            figures = {name: value.item() for name, value in mine.update.items() if name in ("loss", "weight")}  # type: ignore[union-attr]
+            figures = {
+                name: value.item()
+                for name, value in mine.update.items()
+                if name in ("loss", "weight")
+            }  # type: ignore[union-attr]
             assert figures["loss"] / figures["weight"] == pytest.approx(0.5)
         else:
             assert step(robust(asking(said), rule), model_of(), 8) == {}
-    alone = step(robust(asking({5: reply({"x": torch.tensor(1.5)}, 7)}), rule), {"x": torch.zeros(())}, 8)
+    alone = step(
+        robust(asking({5: reply({"x": torch.tensor(1.5)}, 7)}), rule), {"x": torch.zeros(())}, 8
+    )
     assert alone["x"].item() == pytest.approx(1.5)
 
 
-# --- who lies ---------------------------------------------------------------------------------------------------------
+# --- who lies ------------------------------------------------------------------------------------
 
 
 def lied(liars: int, clients: int, sizes: Sequence[float], seed: int) -> list[Params]:
     """Honest clients, then liars who send these numbers in turn."""
     deltas = draw(clients, seed=seed)
     for k in range(liars):
-        deltas[clients - 1 - k] = {name: torch.full_like(v, sizes[(seed + k) % len(sizes)]) for name, v in deltas[0].items()}
+        deltas[clients - 1 - k] = {
+            name: torch.full_like(v, sizes[(seed + k) % len(sizes)])
+            for name, v in deltas[0].items()
+        }
     return deltas
 
 
@@ -164,8 +202,12 @@ def outside(rule: Rule, deltas: Sequence[Params], honest: int) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("rule", "cut"), [(trimmed_mean(0.1), 2), (trimmed_mean(0.27), 3), (median, 5)])
-def test_as_many_liars_as_are_cut_stay_among_the_honest_and_one_more_does_not(rule: Rule, cut: int, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("rule", "cut"), [(trimmed_mean(0.1), 2), (trimmed_mean(0.27), 3), (median, 5)]
+)
+def test_as_many_liars_as_are_cut_stay_among_the_honest_and_one_more_does_not(
+    rule: Rule, cut: int, seed: int
+) -> None:
     for sizes in ([1e3], [-3e38], [1e3, -1e3, 1e30, -3e38]):  # up to the largest number there is
         assert not outside(rule, lied(cut, 11, sizes, seed), 11 - cut)
     for sizes in ([1e3], [-3e38]):  # of one mind
@@ -176,8 +218,12 @@ def test_rounding_up_keeps_a_liar_out_when_a_client_drops_out() -> None:
     """Two liars of ten, a fifth is cut: when one honest client is missing, two are cut still."""
     deltas = [{"x": torch.tensor(value)} for value in [0.0] * 8 + [1e6] * 2]
     said = {client: message for client, message in replies_of(deltas).items() if client != 3}
-    assert step(robust(asking(said), trimmed_mean(0.2)), {"x": torch.zeros(())}, 10)["x"].item() == 0.0
-    assert step(robust(asking(said), trimmed_mean(0.1)), {"x": torch.zeros(())}, 10)["x"].item() > 1e5
+    assert (
+        step(robust(asking(said), trimmed_mean(0.2)), {"x": torch.zeros(())}, 10)["x"].item() == 0.0
+    )
+    assert (
+        step(robust(asking(said), trimmed_mean(0.1)), {"x": torch.zeros(())}, 10)["x"].item() > 1e5
+    )
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -195,7 +241,9 @@ def test_the_norm_bound_lets_a_liar_move_the_model_by_its_share_of_the_bound_alo
         lie = {name: torch.full_like(value, size_) for name, value in model.items()}
         moved = step(robust(asking(replies_of([*honest, lie])), norm_bound(2.0)), model, 10)
         without = step(robust(asking(replies_of([*honest, model])), norm_bound(2.0)), model, 10)
-        apart = math.sqrt(sum(float((moved[name] - without[name]).square().sum()) for name in model))
+        apart = math.sqrt(
+            sum(float((moved[name] - without[name]).square().sum()) for name in model)
+        )
         assert apart == pytest.approx(2.0 / 10, rel=1e-3)
 
 
@@ -227,36 +275,53 @@ BAD: Mapping[str, Params] = {
 def test_who_sends_what_can_not_be_compared_has_dropped_out(case: str, rule: Rule) -> None:
     arrays = {name: value for name, value in GOOD.items() if isinstance(value, Tensor)}
     entry = {name.partition("#")[0] for name in BAD[case]}
-    bad = Message({**{name: value for name, value in arrays.items() if name not in entry}, **BAD[case]})
+    bad = Message(
+        {**{name: value for name, value in arrays.items() if name not in entry}, **BAD[case]}
+    )
     honest = {k: reply({"x": torch.tensor([1.0, -1.0])}) for k in range(3)}
     made = robust(asking({**honest, 3: bad}), rule)
     assert total(made, {"x": torch.zeros(2)}, 4).clients == 3
     assert torch.equal(step(made, {"x": torch.zeros(2)}, 4)["x"], torch.tensor([1.0, -1.0]))
     no_weight = Message({name: value for name, value in arrays.items() if name != "weight"})
-    assert total(robust(asking({**honest, 3: no_weight}), rule), {"x": torch.zeros(2)}, 4).clients == 3
-    assert total(robust(asking({**honest, 3: Message(arrays)}), rule), {"x": torch.zeros(2)}, 4).clients == 4
+    assert (
+        total(robust(asking({**honest, 3: no_weight}), rule), {"x": torch.zeros(2)}, 4).clients == 3
+    )
+    assert (
+        total(
+            robust(asking({**honest, 3: Message(arrays)}), rule), {"x": torch.zeros(2)}, 4
+        ).clients
+        == 4
+    )
 
 
 def test_what_a_client_leaves_out_it_says_is_zero() -> None:
     model = {"x": torch.zeros(2), "y": torch.zeros(())}
-    said = {0: reply({"x": torch.ones(2), "y": torch.tensor(2.0)}), 1: reply({"x": torch.ones(2)}), 2: reply({})}
+    said = {
+        0: reply({"x": torch.ones(2), "y": torch.tensor(2.0)}),
+        1: reply({"x": torch.ones(2)}),
+        2: reply({}),
+    }
     moved = step(robust(asking(said), median), model, 3)
     assert torch.equal(moved["x"], torch.ones(2))
     assert moved["y"].item() == 0.0
 
 
-# --- what it costs ----------------------------------------------------------------------------------------------------
+# --- what it costs -------------------------------------------------------------------------------
 
 
 def test_a_row_that_few_hold_rests_under_rules_that_cut_and_moves_under_those_that_do_not() -> None:
     """Ten clients; row k is a word that k + 1 of them have, each of whom moves it by 1."""
     table = {"table": torch.zeros(10, 4)}
-    deltas = [{"table": torch.ones(10, 4) * (torch.arange(10) >= client)[:, None]} for client in range(10)]
+    deltas = [
+        {"table": torch.ones(10, 4) * (torch.arange(10) >= client)[:, None]} for client in range(10)
+    ]
     ask = asking(replies_of(deltas))
 
     def rows(made: Total) -> list[int]:
         """How many clients hold the words whose rows move."""
-        return [k + 1 for k, row in enumerate(step(made, table, 10)["table"]) if bool((row != 0).any())]
+        return [
+            k + 1 for k, row in enumerate(step(made, table, 10)["table"]) if bool((row != 0).any())
+        ]
 
     assert rows(plain(ask)) == rows(robust(ask, norm_bound(1.0))) == list(range(1, 11))
     assert rows(robust(ask, trimmed_mean(0.2))) == list(range(3, 11))
@@ -264,8 +329,12 @@ def test_a_row_that_few_hold_rests_under_rules_that_cut_and_moves_under_those_th
 
 
 def test_rows_are_refused_where_they_are_asked_for_and_unheard_where_not() -> None:
-    """An honest client sends rows because the method is about rows; nobody can stop a run by sending them unasked."""
-    rows = Message(pack({"delta/x": Rows(torch.tensor([0]), torch.ones(1, 2)), "weight": torch.tensor(1.0)}))
+    """An honest client sends rows because the method is about rows; nobody can stop a run by
+    sending them unasked.
+    """
+    rows = Message(
+        pack({"delta/x": Rows(torch.tensor([0]), torch.ones(1, 2)), "weight": torch.tensor(1.0)})
+    )
     request = Message(meta={"step": 0, "ask": 0, "round": 0, "rows": 3, "width": 2})
     with pytest.raises(ConfigError, match="no median"):
         robust(asking({0: rows}), median)(SKIPGRAM, {0: request})
@@ -273,7 +342,7 @@ def test_rows_are_refused_where_they_are_asked_for_and_unheard_where_not() -> No
     assert total(robust(asking(said), median), {"x": torch.zeros(3, 2)}, 3).clients == 2
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table -----------------------------------------------------------------------------------
 
 
 def test_the_mean_is_no_rule_and_the_others_are() -> None:

@@ -42,7 +42,10 @@ def test_counts_are_read_as_often_as_one_likes_also_at_once() -> None:
 @pytest.mark.parametrize(("top", "minimum"), [(3, 1), (1000, 5), (10, 4), (1000, 1)])
 def test_the_most_frequent(limit: int, top: int, minimum: int) -> None:
     ranked = sorted(reference(TEXTS).items(), key=lambda item: (-item[1], item[0]))
-    assert count(TEXTS, limit=limit).most_frequent(top, minimum) == [i for i in ranked if i[1] >= minimum][:top]
+    assert (
+        count(TEXTS, limit=limit).most_frequent(top, minimum)
+        == [i for i in ranked if i[1] >= minimum][:top]
+    )
 
 
 def test_what_is_spilled_has_no_name_and_is_its_owners_alone() -> None:
@@ -101,11 +104,15 @@ def test_one_document_more_or_less_moves_the_weights_by_norm_1(most: int) -> Non
 
 def test_a_document_weighs_its_words_once_and_leaves_out_what_is_released() -> None:
     weights = weigh(["a a a b c d " + "x" * 101], lambda word: word == "d", 100, 100, root(0))
-    assert weights == pytest.approx({"a": 1 / math.sqrt(3), "b": 1 / math.sqrt(3), "c": 1 / math.sqrt(3)})
+    assert weights == pytest.approx(
+        {"a": 1 / math.sqrt(3), "b": 1 / math.sqrt(3), "c": 1 / math.sqrt(3)}
+    )
     assert weigh(["d", ""], lambda word: word == "d", 100, 100, root(0)) == {}
 
 
 def test_which_words_count_is_chance() -> None:
-    chosen = Counter(word for seed in range(300) for word in weigh(["a b c d e f"], never, 2, 100, root(seed)))
+    chosen = Counter(
+        word for seed in range(300) for word in weigh(["a b c d e f"], never, 2, 100, root(seed))
+    )
     assert sum(chosen.values()) == 600
     assert min(chosen.values()) > 60, "about 100 each"

@@ -5,13 +5,17 @@ from lexfed.core.seeds import derive, numpy_generator, root, secret_normal, torc
 
 def test_paths_do_not_run_together() -> None:
     secret = root(0)
-    children = [derive(secret, *path) for path in (("a", "bc"), ("ab", "c"), ("abc",), (1,), ("1",), ())]
+    children = [
+        derive(secret, *path) for path in (("a", "bc"), ("ab", "c"), ("abc",), (1,), ("1",), ())
+    ]
     assert len(set(children)) == len(children)
 
 
 def test_the_same_path_draws_the_same() -> None:
     a, b = (derive(root(3), "client", 5) for _ in range(2))
-    assert torch.equal(torch.rand(4, generator=torch_generator(a)), torch.rand(4, generator=torch_generator(b)))
+    assert torch.equal(
+        torch.rand(4, generator=torch_generator(a)), torch.rand(4, generator=torch_generator(b))
+    )
     assert numpy_generator(a).random() == numpy_generator(b).random()
 
 
@@ -20,7 +24,9 @@ def test_secrets_differ_between_parties_and_runs() -> None:
 
 
 def test_secret_numbers_hang_from_the_whole_seed() -> None:
-    """torch's generator reads 32 bits of it: a private row made so could be found by trying them all."""
+    """torch's generator reads 32 bits of it: a private row made so could be found by trying
+    them all.
+    """
     one = root(0)
     other = bytes(32 - 4) + one[-4:], one[:-1] + bytes([one[-1] ^ 1])
     drawn = [secret_normal(seed, 100, 50) for seed in (one, *other)]

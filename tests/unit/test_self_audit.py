@@ -1,6 +1,8 @@
-"""A client attacks its own upload before it sends it: real reviews, real GloVe vectors, the real BiLSTM.
+"""A client attacks its own upload before it sends it: real reviews, real GloVe vectors, the real
+BiLSTM.
 
-Figures in the comments are what was measured when the test was written. A leaking upload is one of SGD, which moves the
+Figures in the comments are what was measured when the test was written. A leaking upload is one of
+SGD, which moves the
 input matrices within the span of the words; the limit is 0.1 above the prior.
 """
 
@@ -101,7 +103,9 @@ def parts(mechanism: Mechanism = NO_PRIVACY, size: int = 1, **options: object) -
 
 def asked(part: Parts, method: Method, step: int = 0) -> Message:
     shared = method.split.shared(part.task.init(root(1)))
-    return Message(under("model", shared), {"step": step, "ask": 0, "round": 0, **part.mechanism.tell({})})
+    return Message(
+        under("model", shared), {"step": step, "ask": 0, "round": 0, **part.mechanism.tell({})}
+    )
 
 
 def answer(
@@ -129,13 +133,17 @@ def reading_spans(part: Parts, size: int = 1000) -> Attack:
 
 def leak_of(reply: Message, client: Client) -> float:
     """The reference: the attack from outside, by all that metrics.leakage says."""
-    truth = {public().ids[word] for text in client.train for word in words(text) if word in public().ids}
-    order = ranking(span(*(reply.arrays[f"delta/{name}"] for name in INPUTS)), public().rows(public().words))
+    truth = {
+        public().ids[word] for text in client.train for word in words(text) if word in public().ids
+    }
+    order = ranking(
+        span(*(reply.arrays[f"delta/{name}"] for name in INPUTS)), public().rows(public().words)
+    )
     leak = score_words(order, truth, torch.arange(SIZE), public().words)
     return leak.recall_at_n - leak.prior_recall_at_n
 
 
-# --- FedeVocab ----------------------------------------------------------------------------------------------------------
+# --- FedeVocab -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", [1, 2])
@@ -152,7 +160,9 @@ def test_a_small_client_holds_back_what_leaks_and_a_large_one_sends(place: int) 
     assert kept.blobs[HELD] == b"0"
     assert leak_of(sent, large) <= AUDIT.limit  # type: ignore[operator]
     unaudited, _ = answer(large, OFF)
-    assert all(torch.equal(value, unaudited.arrays[name]) for name, value in sent.arrays.items()), "it goes as it is"
+    assert all(torch.equal(value, unaudited.arrays[name]) for name, value in sent.arrays.items()), (
+        "it goes as it is"
+    )
 
 
 def test_the_clients_figure_is_the_attackers() -> None:
@@ -185,9 +195,18 @@ def test_noise_grows_until_the_upload_passes() -> None:
 
 
 def test_noise_is_as_strong_as_it_says() -> None:
-    """Of 40,000 numbers the deviation is right to 1 / sqrt(80000) = 0.35 %; the bound is five times that."""
+    """Of 40,000 numbers the deviation is right to 1 / sqrt(80000) = 0.35 %; the bound is five
+    times that.
+    """
     shared = {"a": torch.zeros(200, 100), "b": torch.zeros(20_000)}
-    after = Trained({"a": torch.full((200, 100), 3.0), "b": torch.full((20_000,), 4.0), "private": torch.ones(3)}, 0.0)
+    after = Trained(
+        {
+            "a": torch.full((200, 100), 3.0),
+            "b": torch.full((20_000,), 4.0),
+            "private": torch.ones(3),
+        },
+        0.0,
+    )
     length = norm({name: after.params[name] for name in shared})
     loud = noised(after, shared, 0.1, root(1))
     noise = torch.cat([(loud.params[name] - after.params[name]).flatten() for name in shared])
@@ -215,7 +234,9 @@ def test_under_differential_privacy_zeros_go_out(placement: str) -> None:
     mechanism = GaussianMechanism(Privacy(placement=placement, noise=0.0, clip=0.5), 1)  # type: ignore[arg-type]
     client = client_of(16, 1)
     free, held = (answer(client, audit, mechanism=mechanism)[0] for audit in (OFF, AUDIT))
-    assert {n: v.shape for n, v in held.arrays.items()} == {n: v.shape for n, v in free.arrays.items()}
+    assert {n: v.shape for n, v in held.arrays.items()} == {
+        n: v.shape for n, v in free.arrays.items()
+    }
     assert norm(below("delta", free.arrays)) > 0.0
     assert norm(below("delta", held.arrays)) == 0.0
 
@@ -241,7 +262,7 @@ def test_an_audit_is_cheap() -> None:
     assert auditing < 0.1 * training
 
 
-# --- FedAvg -------------------------------------------------------------------------------------------------------------
+# --- FedAvg --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("sentences", "action"), [(16, "hold"), (16, "train_on"), (500, "hold")])
@@ -257,7 +278,9 @@ def test_fedavg_always_holds_back(sentences: int, action: str) -> None:
         reply, _ = sent.client[TRAIN](asked(part, sent), client, ClientState())
         delta = below("delta", reply.arrays)
         found = row_reading(part.task)(delta, client, ClientState())
-        read = {i for example in part.task.reader.read(client.train).examples for i in example.ids} - {0}
+        read = {
+            i for example in part.task.reader.read(client.train).examples for i in example.ids
+        } - {0}
         prior = len(read & set(range(1, len(read) + 1))) / len(read)
         assert found == pytest.approx(1 - prior), "recall 1"
         assert found > 0.4
@@ -270,14 +293,16 @@ def test_excess_by_hand() -> None:
     assert excess(order, set(), prior) == 0.0
 
 
-# --- what it does about it ----------------------------------------------------------------------------------------------
+# --- what it does about it -----------------------------------------------------------------------
 
 
 def trained_until(attack: Attack, audit: SelfAudit) -> tuple[Message, ClientState, list[float]]:
     """An update that moves one number by 1 each time it is called, and what it was called from."""
     calls: list[float] = []
 
-    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
+    def update(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
         calls.append(float(params["w"]))
         return Trained({"w": params["w"] + 1}, 0.0)
 
@@ -299,7 +324,12 @@ def test_training_on_starts_where_the_last_pass_ended_and_stops_when_it_helps() 
     def leaks_below(least: float) -> Attack:
         return lambda delta, client, state: float(delta["w"] < least)
 
-    for least, epochs, calls, sent in ((1, 3, 1, True), (3, 3, 3, True), (4, 3, 4, True), (5, 3, 4, False)):
+    for least, epochs, calls, sent in (
+        (1, 3, 1, True),
+        (3, 3, 3, True),
+        (4, 3, 4, True),
+        (5, 3, 4, False),
+    ):
         audit = SelfAudit(limit=0.5, action="train_on", epochs=epochs)
         reply, state, starts = trained_until(leaks_below(least), audit)
         assert starts == [float(i) for i in range(calls)]
@@ -314,7 +344,9 @@ def test_training_on_starts_where_the_last_pass_ended_and_stops_when_it_helps() 
 def test_what_is_no_number_is_held_back() -> None:
     """An upload that can't be judged does not go out; and without an audit it does."""
 
-    def update(params: Params, client: Client, state: ClientState, message: Message, seed: Seed) -> Trained:
+    def update(
+        params: Params, client: Client, state: ClientState, message: Message, seed: Seed
+    ) -> Trained:
         return Trained({"w": torch.tensor(torch.nan)}, 0.0)
 
     watched = audited(update, lambda delta, client, state: 0.0, SelfAudit(limit=0.5), 0.5)
@@ -329,17 +361,27 @@ def test_what_is_no_number_is_held_back() -> None:
     assert trained(as_it_is)[0].arrays["delta/w"].isnan()
 
 
-# --- a run --------------------------------------------------------------------------------------------------------------
+# --- a run ---------------------------------------------------------------------------------------
 
 
 def run(method: str, limit: str, tiny: Path, lexfed: Lexfed, out: str, *more: str) -> Path:
     settings = [f"method={method}", f"self_audit.limit={limit}", *more]
-    result = lexfed("run", tiny, "--out", out, "--record-wire", f"wire-{out}", *(w for s in settings for w in ("--set", s)))
+    result = lexfed(
+        "run",
+        tiny,
+        "--out",
+        out,
+        "--record-wire",
+        f"wire-{out}",
+        *(w for s in settings for w in ("--set", s)),
+    )
     assert result.returncode == 0, result.stderr
     return Path(out)
 
 
-def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_the_summary_counts_and_the_wire_does_not(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     out = run("fedavg", "0.05", tiny, lexfed, "a")
     summary = RunDir(out).summary()
     messages = list(transcript(tmp_path / "wire-a", (TRAIN, EVALUATE)))
@@ -368,7 +410,10 @@ def test_the_summary_counts_and_the_wire_does_not(tiny: Path, lexfed: Lexfed, tm
     [
         (["method=fedprox", "self_audit.limit=0.1"], "not for 'fedprox'"),
         (["method=tokenizer_for_free", "self_audit.limit=0.1"], "does not read self_audit.limit"),
-        (["method=fedevocab", "model.name=minilm", "self_audit.limit=0.1"], "needs model.name = 'bilstm'"),
+        (
+            ["method=fedevocab", "model.name=minilm", "self_audit.limit=0.1"],
+            "needs model.name = 'bilstm'",
+        ),
         (["self_audit.limit=1.0"], "below 1"),
         (["self_audit.limit=-0.1"], "at least 0"),
         (["self_audit.candidates=0"], "at least 1"),

@@ -1,4 +1,6 @@
-"""Shadow models and the released model's audit: on the project's own training, and through the command."""
+"""Shadow models and the released model's audit: on the project's own training, and through the
+command.
+"""
 
 import json
 from collections.abc import Iterator
@@ -22,8 +24,19 @@ from lexfed.learning.verbs import TRAIN
 from lexfed.wire import ClientId, Message, Verb
 from tests.conftest import Lexfed
 
-SMALL = ("data.partition=iid", "data.clients=20", "data.validation=0.0", "audit.shadows=4", "train.optimizer=sgd")
-PRIVATE = ("cohort.sampling=poisson", "privacy.placement=central", "privacy.noise=2.0", "privacy.accountant=rdp")
+SMALL = (
+    "data.partition=iid",
+    "data.clients=20",
+    "data.validation=0.0",
+    "audit.shadows=4",
+    "train.optimizer=sgd",
+)
+PRIVATE = (
+    "cohort.sampling=poisson",
+    "privacy.placement=central",
+    "privacy.noise=2.0",
+    "privacy.accountant=rdp",
+)
 
 
 @pytest.fixture
@@ -38,7 +51,9 @@ def study_of(config: Config) -> ShadowStudy:
 def test_a_study_trains_every_model_on_its_own_clients(small: Config) -> None:
     study = study_of(small)
     assert study.phi.shape == study.inside.shape == (6, len(study.labels))
-    assert torch.equal(study.inside[::2], ~study.inside[1::2]), "in pairs: each client joins one of the two"
+    assert torch.equal(study.inside[::2], ~study.inside[1::2]), (
+        "in pairs: each client joins one of the two"
+    )
     assert len({tuple(row.tolist()) for row in study.inside}) == 6
     assert study.phi.isfinite().all()
     assert len({tuple(row.tolist()) for row in study.phi}) == 6, "each from a start of its own"
@@ -55,7 +70,9 @@ def test_a_study_trains_every_model_on_its_own_clients(small: Config) -> None:
 
 
 def test_who_did_not_join_is_asked_and_says_nothing() -> None:
-    """The server samples from, and divides by, all of them: in or out is one update more or less, and nothing else."""
+    """The server samples from, and divides by, all of them: in or out is one update more or
+    less, and nothing else.
+    """
     heard: list[list[ClientId]] = []
 
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
@@ -93,7 +110,16 @@ def test_a_private_study_tells_the_epsilon_of_its_configuration(tiny: Path) -> N
 
 
 def test_noise_of_one_s_own_says_nothing_of_who_took_part(tiny: Path) -> None:
-    local = load(tiny, [*SMALL, "rounds=1", "privacy.placement=local", "privacy.noise=2.0", "privacy.accountant=rdp"])
+    local = load(
+        tiny,
+        [
+            *SMALL,
+            "rounds=1",
+            "privacy.placement=local",
+            "privacy.noise=2.0",
+            "privacy.accountant=rdp",
+        ],
+    )
     assert study_of(local).epsilon is None
 
 
@@ -102,7 +128,7 @@ def test_only_what_all_share_has_shadows(tiny: Path) -> None:
         study_of(load(tiny, [*SMALL, "method=lg_fedavg"]))
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command ---------------------------------------------------------------------------------
 
 
 def audited(lexfed: Lexfed, config: Path, *settings: str) -> list[dict[str, Any]]:
@@ -114,14 +140,35 @@ def audited(lexfed: Lexfed, config: Path, *settings: str) -> list[dict[str, Any]
 
 
 def test_membership_through_the_command(lexfed: Lexfed, tiny: Path) -> None:
-    """Texts of few words, learnt by heart: members are told. Under noise that costs an epsilon of 1 or so they are not."""
+    """Texts of few words, learnt by heart: members are told. Under noise that costs an epsilon
+    of 1 or so they are not.
+    """
     private = "; ".join((*PRIVATE[:2], "privacy.noise=8.0", PRIVATE[3], "train.epochs=1"))
-    learnt = ("rounds=2", "train.lr=0.05", "train.epochs=8", "cohort.sampling=everyone", "data.clients=8")
-    learnt = (*learnt, "model.embedding=16", "model.hidden=8", "model.dropout=0.0", "audit.sentences=[2, 3]")
-    rows = audited(lexfed, tiny, *learnt, 'audit.optimizers=["adam"]', f'audit.defences=["none", "{private}"]')
-    assert [row["attack"] for row in rows] == 2 * ["threshold", "lira", "lira offline"], "once, whatever audit.sentences"
+    learnt = (
+        "rounds=2",
+        "train.lr=0.05",
+        "train.epochs=8",
+        "cohort.sampling=everyone",
+        "data.clients=8",
+    )
+    learnt = (
+        *learnt,
+        "model.embedding=16",
+        "model.hidden=8",
+        "model.dropout=0.0",
+        "audit.sentences=[2, 3]",
+    )
+    rows = audited(
+        lexfed, tiny, *learnt, 'audit.optimizers=["adam"]', f'audit.defences=["none", "{private}"]'
+    )
+    assert [row["attack"] for row in rows] == 2 * ["threshold", "lira", "lira offline"], (
+        "once, whatever audit.sentences"
+    )
     plain, noisy = rows[:3], rows[3:]
-    assert all(row["uploads"] == 6 and row["sentences"] is None and row["tpr_at_1pct_fpr"] is None for row in rows)
+    assert all(
+        row["uploads"] == 6 and row["sentences"] is None and row["tpr_at_1pct_fpr"] is None
+        for row in rows
+    )
     assert all(row["auc_interval"][0] <= row["auc"] <= row["auc_interval"][1] for row in rows)
     assert all((row["epsilon"], row["dp_limit"]) == (None, None) for row in plain)
     assert all(0 < row["epsilon"] < 5 and 0.01 < row["dp_limit"] < 1 for row in noisy)

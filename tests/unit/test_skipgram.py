@@ -65,13 +65,19 @@ def test_counts_are_how_often_each_row_was_met() -> None:
     rows = update[f"delta/{INPUT}"]
     assert isinstance(rows, Rows)
     assert rows.counts is not None
-    assert rows.counts.tolist() == np.bincount(pairs.centres, minlength=V)[rows.ids.numpy()].tolist()
+    assert (
+        rows.counts.tolist() == np.bincount(pairs.centres, minlength=V)[rows.ids.numpy()].tolist()
+    )
 
 
-def slow_pass(text: Text, options: Word2Vec, low: np.ndarray, high: np.ndarray, negatives: np.ndarray) -> dict[str, Tensor]:  # type: ignore[type-arg]
-    """SGD, centre after centre, each step by autograd of the loss of its pairs... but rows move as word2vec moves them:
+def slow_pass(
+    text: Text, options: Word2Vec, low: np.ndarray, high: np.ndarray, negatives: np.ndarray
+) -> dict[str, Tensor]:  # type: ignore[type-arg]
+    """SGD, centre after centre, each step by autograd of the loss of its pairs... but rows move
+    as word2vec moves them:
 
-    a context's row moves before the next context is looked at, the centre's row once, when all are done.
+    a context's row moves before the next context is looked at, the centre's row once, when all
+    are done.
     """
     tables = {name: torch.tensor(table) for name, table in TABLES.items()}
     lr = options.lr
@@ -101,8 +107,12 @@ def test_a_local_pass_equals_the_slow_one() -> None:
         rows.v_rows, rows.u_rows, places, spans, rows.negatives, 1.0, rates, counts
     )  # fmt: skip
     slow = slow_pass(TEXT, options, low, high, negatives)
-    torch.testing.assert_close(torch.from_numpy(rows.v_rows), slow[INPUT][rows.v_ids], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(torch.from_numpy(rows.u_rows), slow[OUTPUT][rows.u_ids], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.from_numpy(rows.v_rows), slow[INPUT][rows.v_ids], atol=1e-4, rtol=1e-4
+    )
+    torch.testing.assert_close(
+        torch.from_numpy(rows.u_rows), slow[OUTPUT][rows.u_ids], atol=1e-4, rtol=1e-4
+    )
 
 
 def test_a_pass_moves_only_the_rows_it_names_and_lowers_the_loss() -> None:
@@ -132,14 +142,18 @@ def test_windows_stay_within_their_text_and_are_as_wide_as_asked() -> None:
 def test_negatives_follow_the_counts_to_three_quarters() -> None:
     drawn = skipgram.draw(unigrams(COUNTS, 0.0).table, (200_000,), 5)
     expected = COUNTS**0.75 / (COUNTS**0.75).sum()
-    assert np.allclose(np.bincount(drawn, minlength=V) / 200_000, expected, atol=4 * np.sqrt(expected / 200_000))
+    assert np.allclose(
+        np.bincount(drawn, minlength=V) / 200_000, expected, atol=4 * np.sqrt(expected / 200_000)
+    )
 
 
 def test_frequent_words_are_thinned_as_word2vec_does() -> None:
     counts = np.array([90_000, 9_000, 900, 100])
     frequencies = unigrams(counts, 1e-2)
     share = counts / counts.sum()
-    assert frequencies.keep == pytest.approx(np.minimum(1, np.sqrt(1e-2 / share) + 1e-2 / share), rel=1e-5)
+    assert frequencies.keep == pytest.approx(
+        np.minimum(1, np.sqrt(1e-2 / share) + 1e-2 / share), rel=1e-5
+    )
     tokens = np.repeat(np.arange(4, dtype=np.int32), counts)
     kept, ends = skipgram.thin(tokens, np.array([0, 50_000, 100_000]), frequencies.keep, 9)
     assert np.bincount(kept)[0] / 90_000 == pytest.approx(frequencies.keep[0], rel=0.05)
@@ -150,7 +164,10 @@ def test_the_held_out_loss_is_the_formula() -> None:
     centres, contexts = RNG.integers(0, V, (2, 50)).astype(np.int32)
     negatives = RNG.integers(0, V, (50, 5)).astype(np.int32)
     v, u = torch.tensor(TABLES[INPUT])[centres], torch.tensor(TABLES[OUTPUT])
-    slow = -F.logsigmoid((v * u[contexts]).sum(1)).sum() - F.logsigmoid(-(v[:, None] * u[negatives]).sum(2)).sum()
+    slow = (
+        -F.logsigmoid((v * u[contexts]).sum(1)).sum()
+        - F.logsigmoid(-(v[:, None] * u[negatives]).sum(2)).sum()
+    )
     assert Pairs(centres, contexts, negatives).loss(TABLES) == pytest.approx(float(slow), rel=1e-5)
 
 

@@ -44,7 +44,7 @@ def trained(kind: Kind, size: int = 1000) -> TrainedTokenizer:
     return load(train(texts(), kind, size))
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- words ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,17 @@ def slowly_cut(text: str) -> list[str]:
 
 @given(
     st.text(
-        st.characters(exclude_categories=("M", "Cs", "Sk"), exclude_characters="\u200c\u200d") | st.sampled_from("'’_ a")
+        st.characters(exclude_categories=("M", "Cs", "Sk"), exclude_characters="\u200c\u200d")
+        | st.sampled_from("'’_ a")
     )
 )
 def test_words_are_cut_by_the_rule(text: str) -> None:
     assert words(text) == slowly_cut(text)
 
 
-@given(st.text(st.characters() | st.sampled_from("'’_ \u200d\u0301\ud800"), max_size=40), st.booleans())
+@given(
+    st.text(st.characters() | st.sampled_from("'’_ \u200d\u0301\ud800"), max_size=40), st.booleans()
+)
 def test_words_stay_words(text: str, lowercase: bool) -> None:
     found = words(text, lowercase)
     assert words(" ".join(found), lowercase) == found
@@ -110,14 +113,16 @@ def test_words_may_be_lower_case() -> None:
     assert words("Ein ÄPFEL") == ["Ein", "ÄPFEL"]
 
 
-@pytest.mark.parametrize("text", ["It's a well-known film, OK. ", "It’s a well-known café, हिन्दी में ok. "])
+@pytest.mark.parametrize(
+    "text", ["It's a well-known film, OK. ", "It’s a well-known café, हिन्दी में ok. "]
+)
 def test_cutting_a_million_words_takes_seconds(text: str) -> None:
     start = time.process_time()
     assert len(words(text * 25_000)) >= 225_000
     assert time.process_time() - start < 2, "a quarter of a million; about 0.3 s"
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -135,16 +140,24 @@ def test_size_and_special_tokens(kind: Kind) -> None:
 
 def by_the_library(kind: Kind, size: int) -> Any:
     """Trained on text, with the pre-tokenizer at work, and nothing counted beforehand."""
-    blanks, symbols = pre_tokenizers.WhitespaceSplit(), pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
+    blanks, symbols = (
+        pre_tokenizers.WhitespaceSplit(),
+        pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False),
+    )
     if kind == "bpe":
         tokenizer, pre = Tokenizer(models.BPE()), pre_tokenizers.Sequence([blanks, symbols])
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer: Any = trainers.BpeTrainer(
-            vocab_size=size, show_progress=False, special_tokens=list(SPECIAL), initial_alphabet=alphabet
+            vocab_size=size,
+            show_progress=False,
+            special_tokens=list(SPECIAL),
+            initial_alphabet=alphabet,
         )
     else:
         tokenizer, pre = Tokenizer(models.WordLevel(unk_token="<unk>")), blanks
-        trainer = trainers.WordLevelTrainer(vocab_size=size, show_progress=False, special_tokens=list(SPECIAL))
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=size, show_progress=False, special_tokens=list(SPECIAL)
+        )
     tokenizer.pre_tokenizer = pre
     tokenizer.train_from_iterator((" ".join(text) for text in texts()), trainer)
     return json.loads(tokenizer.to_str())["model"]
@@ -158,7 +171,9 @@ def test_training_is_the_library_s(kind: Kind) -> None:
 def test_wordpiece_has_the_merges_of_the_library_but_for_ties() -> None:
     tokenizer = Tokenizer(models.WordPiece(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    trainer = trainers.WordPieceTrainer(vocab_size=1000, show_progress=False, special_tokens=list(SPECIAL))
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=1000, show_progress=False, special_tokens=list(SPECIAL)
+    )
     tokenizer.train_from_iterator((" ".join(text) for text in texts()), trainer)
     common = set(tokenizer.get_vocab()) & set(trained("wordpiece").tokens)
     assert len(common) > 950
@@ -167,19 +182,25 @@ def test_wordpiece_has_the_merges_of_the_library_but_for_ties() -> None:
 def unigram_loss(tokenizer: Any, scores: dict[str, float]) -> float:
     """Nats per word of the best segmentations."""
     counts = Counter(word for text in texts() for word in text)
-    lost = sum(n * -scores[token] for word, n in counts.items() for token in tokenizer.encode(word).tokens)
+    lost = sum(
+        n * -scores[token] for word, n in counts.items() for token in tokenizer.encode(word).tokens
+    )
     return lost / sum(counts.values())
 
 
 def test_the_unigram_is_no_worse_than_the_library_s() -> None:
     library = Tokenizer(models.Unigram())
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    trainer = trainers.UnigramTrainer(vocab_size=1000, show_progress=False, special_tokens=list(SPECIAL), unk_token="<unk>")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=1000, show_progress=False, special_tokens=list(SPECIAL), unk_token="<unk>"
+    )
     library.train_from_iterator((" ".join(text) for text in texts()), trainer)
     theirs = unigram_loss(library, dict(json.loads(library.to_str())["model"]["vocab"]))
     ours_scores = dict(json.loads(trained("unigram").data)["model"]["vocab"])
     assert unigram_loss(trained("unigram").engine, ours_scores) < theirs
-    assert sum(math.exp(score) for piece, score in ours_scores.items() if piece not in SPECIAL) == pytest.approx(1)
+    assert sum(
+        math.exp(score) for piece, score in ours_scores.items() if piece not in SPECIAL
+    ) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -188,7 +209,12 @@ def test_counts_do_as_well_as_text(kind: Kind) -> None:
     counts = Counter(word for text in some for word in text)
     data = train(some, kind, 400)
     assert train_on_counts(counts, kind, 400) == data
-    assert train_on_counts(dict(sorted(counts.items(), reverse=True)) | {"absent": 0, "denied": -3}, kind, 400) == data
+    assert (
+        train_on_counts(
+            dict(sorted(counts.items(), reverse=True)) | {"absent": 0, "denied": -3}, kind, 400
+        )
+        == data
+    )
     assert train_on_counts(counts | {"zzyzx": 500}, kind, 400) != data
 
 
@@ -253,17 +279,23 @@ def test_what_can_not_be_trained() -> None:
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 def test_more_letters_than_tokens(kind: Kind) -> None:
     """Of a script with thousands of letters the most frequent get in, and the size holds."""
-    many = [[chr(0x4E00 + i) + chr(0x4E00 + j)] * (5 if i < 4 else 1) for i in range(60) for j in range(60)]
+    many = [
+        [chr(0x4E00 + i) + chr(0x4E00 + j)] * (5 if i < 4 else 1)
+        for i in range(60)
+        for j in range(60)
+    ]
     tokenizer = load(train(many, kind, 60))
     assert len(tokenizer.tokens) <= 60
     assert tokenizer.unk not in tokenizer.encode("\u4e00\u4e01")
     assert tokenizer.unk in tokenizer.encode(chr(0x4E00 + 59) * 2)
 
 
-# --- use --------------------------------------------------------------------------------------------------------------
+# --- use -----------------------------------------------------------------------------------------
 
 
-@given(st.text(st.characters() | st.sampled_from("'’_ \u200d\u0301\ud800\u2581\u0120#"), max_size=40))
+@given(
+    st.text(st.characters() | st.sampled_from("'’_ \u200d\u0301\ud800\u2581\u0120#"), max_size=40)
+)
 def test_byte_level_bpe_writes_every_text_back(text: str) -> None:
     tokenizer = trained("bpe")
     ids = tokenizer.encode(text)
@@ -272,7 +304,16 @@ def test_byte_level_bpe_writes_every_text_back(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["हिन्दी में नमस्ते", "العَرَبِيَّة", "日本語。", "👩‍💻👍🏽", "<s> <unk> [PAD] </s>", "Ġ ▁ ##x", "\x00\x7f\x80"]
+    "text",
+    [
+        "हिन्दी में नमस्ते",
+        "العَرَبِيَّة",
+        "日本語。",
+        "👩‍💻👍🏽",
+        "<s> <unk> [PAD] </s>",
+        "Ġ ▁ ##x",
+        "\x00\x7f\x80",
+    ],
 )
 def test_no_script_breaks_a_tokenizer(text: str) -> None:
     for kind in KINDS:
@@ -290,8 +331,12 @@ def test_words_keep_their_tokens(kind: Kind) -> None:
     tokenizer, text = trained(kind), texts()[3] + ["zzyzx"]
     ids, lengths = tokenizer.encode_words(text)
     assert (sum(lengths), len(lengths)) == (len(ids), len(text))
-    assert ids == [i for word in text for i in tokenizer.encode(word)], "no word knows its neighbours"
-    assert ids == tokenizer.engine.encode(" ".join(text)).ids, "any other reader of the file gets the same"
+    assert ids == [i for word in text for i in tokenizer.encode(word)], (
+        "no word knows its neighbours"
+    )
+    assert ids == tokenizer.engine.encode(" ".join(text)).ids, (
+        "any other reader of the file gets the same"
+    )
     assert tokenizer.encode_words(text) == (ids, lengths), "from memory too"
     assert tokenizer.sequence(text) == [1, *ids, 2]
     known = [word for word in text if tokenizer.unk not in tokenizer.encode(word)]
@@ -306,7 +351,8 @@ def test_no_token_spans_two_words() -> None:
     assert "the" not in tokens or "Ġthe" in tokens
     loose = Tokenizer(models.BPE())  # without a pre-tokenizer tokens do span words
     loose.train_from_iterator(
-        [" ".join(text) for text in texts()[:50]], trainers.BpeTrainer(vocab_size=300, show_progress=False)
+        [" ".join(text) for text in texts()[:50]],
+        trainers.BpeTrainer(vocab_size=300, show_progress=False),
     )
     assert any(" " in token[1:] for token in loose.get_vocab())
 
@@ -316,24 +362,37 @@ def test_transformers_reads_the_file(tmp_path: Path) -> None:
     for kind in KINDS:
         tokenizer = trained(kind)
         (tmp_path / "tokenizer.json").write_bytes(tokenizer.data)
-        other = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+        other = transformers.PreTrainedTokenizerFast(
+            tokenizer_file=str(tmp_path / "tokenizer.json")
+        )
         text = " ".join(texts()[5])
         assert other(text)["input_ids"] == tokenizer.encode(text)
-        assert other.decode(tokenizer.encode(text), skip_special_tokens=True) == tokenizer.decode(tokenizer.encode(text))
+        assert other.decode(tokenizer.encode(text), skip_special_tokens=True) == tokenizer.decode(
+            tokenizer.encode(text)
+        )
 
 
 def foreign(kind: str) -> Tokenizer:
     if kind == "bert":
-        vocab = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "fi", "##lm", "a"])}
+        vocab = {
+            token: i
+            for i, token in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "fi", "##lm", "a"])
+        }
         tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-        tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        tokenizer.normalizer, tokenizer.pre_tokenizer = (
+            normalizers.BertNormalizer(),
+            pre_tokenizers.BertPreTokenizer(),
+        )
         tokenizer.decoder = decoders.WordPiece()
         tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
         tokenizer.enable_truncation(1)
         tokenizer.enable_padding(length=9)
     else:
         tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        tokenizer.pre_tokenizer, tokenizer.decoder = (
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+            decoders.ByteLevel(),
+        )
         trainer = trainers.BpeTrainer(
             vocab_size=300,
             show_progress=False,
@@ -347,9 +406,18 @@ def foreign(kind: str) -> Tokenizer:
 def test_tokenizers_made_elsewhere() -> None:
     bert = load(foreign("bert").to_str().encode())
     assert (bert.kind, bert.pad, bert.unk, bert.bos, bert.eos) == ("wordpiece", 0, 1, 2, 3)
-    assert bert.encode_words(["A", "film", "\x00", "xyz"]) == ([6, 4, 5, 1, 1], [1, 2, 1, 1]), "what it swallows is unknown"
+    assert bert.encode_words(["A", "film", "\x00", "xyz"]) == ([6, 4, 5, 1, 1], [1, 2, 1, 1]), (
+        "what it swallows is unknown"
+    )
     gpt = load(foreign("gpt").to_str().encode())
-    assert (gpt.kind, gpt.byte_level, gpt.pad, gpt.unk, gpt.bos, gpt.eos) == ("bpe", True, None, None, 0, 0)
+    assert (gpt.kind, gpt.byte_level, gpt.pad, gpt.unk, gpt.bos, gpt.eos) == (
+        "bpe",
+        True,
+        None,
+        None,
+        0,
+        0,
+    )
     ids, lengths = gpt.encode_words(["film", "a", "film"])
     assert ids[: lengths[0]] == ids[-lengths[2] :], "the first word has the form of all others"
     assert gpt.decode(ids) == "film a film"
@@ -358,7 +426,11 @@ def test_tokenizers_made_elsewhere() -> None:
 def test_files_that_are_no_tokenizer() -> None:
     data = trained("word").data
     bare = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).to_str().encode()
-    gaps = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "<unk>": 7}, unk_token="<unk>")).to_str().encode()
+    gaps = (
+        Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1, "<unk>": 7}, unk_token="<unk>"))
+        .to_str()
+        .encode()
+    )
     for damaged, what in [
         (data[:-20], "not a tokenizer.json"),
         (b"", "not a tokenizer.json"),

@@ -72,14 +72,20 @@ def test_dropout_has_its_own_seed(minilm: EncoderClassifier) -> None:
 
 
 def test_fresh_weights_come_from_the_seed() -> None:
-    model = from_config(BertConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_labels=3))
+    model = from_config(
+        BertConfig(
+            vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, num_labels=3
+        )
+    )
     one, same, other = model.init(0, root(0)), model.init(0, root(0)), model.init(0, root(1))
     name = "bert.embeddings.word_embeddings.weight"
     assert torch.equal(one[name], same[name])
     assert not torch.equal(one[name], other[name])
 
 
-def test_minilm_trains_with_its_embedding_detached(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_minilm_trains_with_its_embedding_detached(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     settings = {
         "model.name": "minilm", "method": "fedevocab", "rounds": 1, "cohort.size": 2, "evaluation.last": 1, "data.test": 0.1,
         "train.optimizer": "adamw", "train.lr": 5e-5, "train.decay": "linear", "train.max_length": 16,

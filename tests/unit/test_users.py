@@ -54,7 +54,9 @@ defences = ["none", "privacy.placement=local; privacy.clip=0.5; privacy.noise=1.
 
 @pytest.fixture
 def blogs(tmp_path: Path) -> Path:
-    """Users write of one topic more often than of the other, by their gender; their age shows nowhere."""
+    """Users write of one topic more often than of the other, by their gender; their age shows
+    nowhere.
+    """
     rng = np.random.default_rng(0)
     lines = []
     for user in range(USERS):
@@ -69,12 +71,23 @@ def blogs(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_topic_tells_the_gender_and_noise_hides_it(blogs: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_a_topic_tells_the_gender_and_noise_hides_it(
+    blogs: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     """55 targets: an AUC by chance has a standard error of 0.08."""
     result = lexfed("audit", blogs, "--out", "audit")
     assert result.returncode == 0, result.stderr
     rows: list[dict[str, Any]] = json.loads((tmp_path / "audit/audit.json").read_text())
-    told = [("gender", 1), ("age", 1), ("gender", 1), ("age", 1), ("gender", 2), ("age", 2), ("gender", 2), ("age", 2)]
+    told = [
+        ("gender", 1),
+        ("age", 1),
+        ("gender", 1),
+        ("age", 1),
+        ("gender", 2),
+        ("age", 2),
+        ("gender", 2),
+        ("age", 2),
+    ]
     assert [(row["attack"], row["round"]) for row in rows[:8]] == told
     assert {(row["attacker"], row["uploads"]) for row in rows} == {(WHOLE, 55), (BIAS, 55)}
     for row in rows:
@@ -84,7 +97,9 @@ def test_a_topic_tells_the_gender_and_noise_hides_it(blogs: Path, lexfed: Lexfed
             assert low > 0.7
             assert row["accuracy"] > row["majority"] + 0.1
         else:
-            assert low < 0.6, "at chance: no word has to do with age, and noise hides what has to do with gender"
+            assert low < 0.6, (
+                "at chance: no word has to do with age, and noise hides what has to do with gender"
+            )
             assert row["accuracy"] < row["majority"] + 0.2
     assert "Which gender is the user?" in (tmp_path / "audit/audit.html").read_text()
 
@@ -92,10 +107,18 @@ def test_a_topic_tells_the_gender_and_noise_hides_it(blogs: Path, lexfed: Lexfed
 def test_a_little_noise_blinds_who_looks_at_everything_and_not_who_reads_the_bias(
     blogs: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
-    """Noise is long where there are many parameters, and the bias is short of them: judge a defence by who adapts to it."""
+    """Noise is long where there are many parameters, and the bias is short of them: judge a
+    defence by who adapts to it.
+    """
     settings = ("language_model.width=64", "audit.rounds=1", "audit.attributes=['gender']")
     noise = "audit.defences=['privacy.placement=local; privacy.clip=0.5; privacy.noise=0.05']"
-    result = lexfed("audit", blogs, *[word for s in (*settings, noise) for word in ("--set", s)], "--out", "audit")
+    result = lexfed(
+        "audit",
+        blogs,
+        *[word for s in (*settings, noise) for word in ("--set", s)],
+        "--out",
+        "audit",
+    )
     assert result.returncode == 0, result.stderr
     whole, bias = json.loads((tmp_path / "audit/audit.json").read_text())
     assert (whole["attacker"], bias["attacker"]) == (WHOLE, BIAS)
@@ -112,27 +135,44 @@ def users(people: Population) -> list[int]:
 def test_the_truth_comes_from_the_data_and_is_in_no_message(blogs: Path, tmp_path: Path) -> None:
     assembly = assemble(configuration.load(blogs, ["cohort.size=5", "rounds=2"]))
     genders = classes_of("gender", assembly.population)
-    assert list(genders.values()) == [sorted(GENDERS).index(GENDERS[user % 2]) for user in users(assembly.population)]
+    assert list(genders.values()) == [
+        sorted(GENDERS).index(GENDERS[user % 2]) for user in users(assembly.population)
+    ]
     heard: list[Recorded] = []
     federation = listened(simulate(site_of(assembly, Store(tmp_path / "clients"))), heard)
     *_, state = assembly.method.server(federation, root(0), ServerState())
     assert (state.round, len(heard)) == (2, 20)
     for message in (one.message for one in heard):
-        told = json.dumps(dict(message.meta)).encode() + b"".join(message.blobs.values()) + " ".join(message.arrays).encode()
+        told = (
+            json.dumps(dict(message.meta)).encode()
+            + b"".join(message.blobs.values())
+            + " ".join(message.arrays).encode()
+        )
         assert not any(name.encode() in told for name in (*GENDERS, "gender"))
 
 
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        (["audit.attributes=['shoe size']"], "does not tell the shoe size of users (known: gender, age)"),
+        (
+            ["audit.attributes=['shoe size']"],
+            "does not tell the shoe size of users (known: gender, age)",
+        ),
         (["data.attributes=[]"], "does not tell the gender of users (known: none)"),
         (["data.partition=iid"], "texts of one client differ in gender"),
         (["audit.clients=3", "audit.rounds=1"], "too few; raise audit.clients"),
     ],
 )
-def test_attributes_that_can_not_be_guessed(settings: list[str], line: str, blogs: Path, lexfed: Lexfed) -> None:
-    result = lexfed("audit", blogs, *[word for setting in settings for word in ("--set", setting)], "--out", "audit")
+def test_attributes_that_can_not_be_guessed(
+    settings: list[str], line: str, blogs: Path, lexfed: Lexfed
+) -> None:
+    result = lexfed(
+        "audit",
+        blogs,
+        *[word for setting in settings for word in ("--set", setting)],
+        "--out",
+        "audit",
+    )
     assert result.returncode == 2
     assert line in result.stderr
     assert result.stderr.count("\n") == 1

@@ -24,7 +24,8 @@ def write(kind: str, path: Path) -> Path:
         path.write_text("4 3\n" + "\n".join(lines) + "\n")
     else:
         rows = b"".join(
-            w.replace(" ", "_").encode() + b" " + v.tobytes() + b"\n" for w, v in zip(WORDS, VECTORS, strict=True)
+            w.replace(" ", "_").encode() + b" " + v.tobytes() + b"\n"
+            for w, v in zip(WORDS, VECTORS, strict=True)
         )
         path.write_bytes(b"4 3\n" + rows)
     return path
@@ -35,7 +36,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEXFED_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.mark.parametrize(("kind", "name"), [("npz", "v.npz"), ("glove", "v.txt"), ("text", "v.vec"), ("binary", "v.bin")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("npz", "v.npz"), ("glove", "v.txt"), ("text", "v.vec"), ("binary", "v.bin")]
+)
 def test_every_format_gives_the_same_table(kind: str, name: str, tmp_path: Path) -> None:
     table = load(str(write(kind, tmp_path / name)))
     assert [word.replace("_", " ") for word in table.words] == WORDS
@@ -62,7 +65,9 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ("v.txt", b"", "holds no table|can't be read"),
     ],
 )
-def test_what_is_no_table_is_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_what_is_no_table_is_one_line(
+    name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message) as error:
         load(str(tmp_path / name))
@@ -77,7 +82,9 @@ def test_pickled_objects_in_an_npz_are_refused(tmp_path: Path) -> None:
 
 def test_a_private_reader_looks_further_only_for_words_it_lacks() -> None:
     table = PublicTable(("the", "bär", "film"), VECTORS[:3])
-    reading = PrivateReader(("<unk>", "film"), table, 10).read(corpus_of(["the film", "a bär film the"], [0, 1]))
+    reading = PrivateReader(("<unk>", "film"), table, 10).read(
+        corpus_of(["the film", "a bär film the"], [0, 1])
+    )
     assert [example.ids for example in reading.examples] == [[2, 1], [0, 3, 1, 2]]
     assert reading.beyond is not None
     assert reading.beyond.tolist() == [VECTORS[0].tolist(), VECTORS[1].tolist()]

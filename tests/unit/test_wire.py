@@ -41,7 +41,10 @@ def test_a_verb_that_a_method_does_not_have_can_not_be_asked_for() -> None:
         method.verb("steal")
 
 
-@pytest.mark.parametrize("name", ["delta/embedding.weight", "delta/embedding.weight#ids", "delta/embedding.weight#values"])
+@pytest.mark.parametrize(
+    "name",
+    ["delta/embedding.weight", "delta/embedding.weight#ids", "delta/embedding.weight#values"],
+)
 def test_a_private_name_is_refused_before_anything_leaves(name: str) -> None:
     message = Message({name: torch.zeros(2)})
     # the pair: the same message is fine where nothing is private
@@ -60,7 +63,8 @@ def every_verb() -> set[Verb]:
 
 
 def test_no_verb_could_carry_a_seed_or_text_up() -> None:
-    # what they are for: a word list in the clear, the words that were chosen, the beginning of a frequent word
+    # what they are for: a word list in the clear, the words that were chosen, the beginning of a
+    # frequent word
     words = {"disclose": "words", "spell": "words", "vote": "vote"}
     verbs = every_verb()
     assert sorted(verb.name for verb in verbs) == [
@@ -75,7 +79,9 @@ def test_no_verb_could_carry_a_seed_or_text_up() -> None:
         assert not verb.up.blobs, verb
 
 
-@pytest.mark.parametrize("data", [b"", b"123", bytes(200), encode(Message({"a": torch.zeros(9)}))[:-1]])
+@pytest.mark.parametrize(
+    "data", [b"", b"123", bytes(200), encode(Message({"a": torch.zeros(9)}))[:-1]]
+)
 def test_noise_is_not_a_message(data: bytes) -> None:
     with pytest.raises(WireError, match="not a lexfed message"):
         decode(data)

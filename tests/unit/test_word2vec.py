@@ -1,4 +1,6 @@
-"""Federated Word2Vec: the paper's algorithm step for step, sparse transport, rules, resuming, hard cases, artefacts."""
+"""Federated Word2Vec: the paper's algorithm step for step, sparse transport, rules, resuming, hard
+cases, artefacts.
+"""
 
 import json
 from dataclasses import replace
@@ -137,10 +139,15 @@ def test_the_papers_mode_equals_dense_fedsgd_step_for_step(corpus: Path, tmp_pat
                 frequencies = readings.frequencies(replica, client)
                 batch = draw_batch(text, frequencies, assembly.config.word2vec, seed)
                 loss = dense_loss(tables, batch, 1.0)
-                grads.append(dict(zip(tables, torch.autograd.grad(loss, list(tables.values())), strict=True)))
+                grads.append(
+                    dict(zip(tables, torch.autograd.grad(loss, list(tables.values())), strict=True))
+                )
             lr = 0.01 * (1 - number / 2)
             with torch.no_grad():
-                for name, table in tables.items():  # the mean over all organisations, whoever touched the row
+                for (
+                    name,
+                    table,
+                ) in tables.items():  # the mean over all organisations, whoever touched the row
                     table -= lr * sum(grad[name] for grad in grads) / 3  # type: ignore[arg-type]
         kept = after[2 + number].params
         for name, table in tables.items():
@@ -165,7 +172,9 @@ def test_sparse_and_dense_transport_give_the_same_model(corpus: Path, tmp_path: 
 def test_threads_change_no_bit(corpus: Path, tmp_path: Path, mode: str) -> None:
     def run(count: int) -> ServerState:
         rule = "add_rare" if mode == "fedavg" else "row_cap"
-        assembly = built(corpus, f"word2vec.mode={mode}", "word2vec.steps=5", f"word2vec.rule={rule}")
+        assembly = built(
+            corpus, f"word2vec.mode={mode}", "word2vec.steps=5", f"word2vec.rule={rule}"
+        )
         site = site_of(assembly, Store(tmp_path / str(count)))
         if not count:
             return list(assembly.method.server(simulate(site), root(0), ServerState()))[-1]
@@ -363,7 +372,10 @@ EXCHANGE = Asked(range(4), 4, 4, {})
     ],
 )
 def test_rules_by_hand(rule: str, expected: list[float]) -> None:
-    total = {"delta/input": rows([[8.0], [8.0], [8.0]], [50, 150, 9000], [1, 2, 4]), "nodes": torch.tensor(4.0)}
+    total = {
+        "delta/input": rows([[8.0], [8.0], [8.0]], [50, 150, 9000], [1, 2, 4]),
+        "nodes": torch.tensor(4.0),
+    }
     tables = {"input": torch.zeros(3, 1)}
     update, kept = RowRule(rule, cap=100.0).release(total, EXCHANGE, start(tables, False), b"")  # type: ignore[arg-type]
     assert isinstance(update["input"], Rows)
@@ -398,9 +410,17 @@ def test_a_step_that_would_explode_is_refused_before_anything_moves(value: float
     assert all(torch.equal(table, torch.ones(3, 2)) for table in tables.values())
 
 
-def test_divergence_is_reported_and_the_last_good_round_stays(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_divergence_is_reported_and_the_last_good_round_stays(
+    corpus: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
     settings = ("word2vec.lr=500.0", "word2vec.cap=1e9", "word2vec.upload=fp32")
-    out = lexfed("run", str(corpus), "--out", str(tmp_path / "run"), *(w for s in settings for w in ("--set", s)))
+    out = lexfed(
+        "run",
+        str(corpus),
+        "--out",
+        str(tmp_path / "run"),
+        *(w for s in settings for w in ("--set", s)),
+    )
     assert out.returncode == 0, out.stderr
     assert "diverged: rows of the" in out.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -410,7 +430,9 @@ def test_divergence_is_reported_and_the_last_good_round_stays(corpus: Path, lexf
     assert all(bool(torch.isfinite(table).all()) for table in tables.values())
 
 
-def test_the_union_shows_a_name_that_one_alone_holds_and_the_default_does_not(corpus: Path, tmp_path: Path) -> None:
+def test_the_union_shows_a_name_that_one_alone_holds_and_the_default_does_not(
+    corpus: Path, tmp_path: Path
+) -> None:
     default, paper = (
         set(words_of(states(built(corpus, *settings), tmp_path / str(i))[-1]))
         for i, settings in enumerate([(), ("agreement.rule=union",)])
@@ -425,12 +447,16 @@ def words_of(state: ServerState) -> list[str]:
     return tokens
 
 
-def test_only_what_changed_goes_down_and_who_was_away_gets_the_rest(corpus: Path, tmp_path: Path) -> None:
+def test_only_what_changed_goes_down_and_who_was_away_gets_the_rest(
+    corpus: Path, tmp_path: Path
+) -> None:
     assembly = built(corpus, "cohort.dropout=0.4", "rounds=6", "word2vec.subsample=0.0")
     federation, sent = simulate(site_of(assembly, Store(tmp_path / "s"))), []
 
     def total(verb: Verb, requests: Requests) -> Sum:
-        sent.append({client: (m.meta["since"], m.meta["version"], m) for client, m in requests.items()})
+        sent.append(
+            {client: (m.meta["since"], m.meta["version"], m) for client, m in requests.items()}
+        )
         return federation.total(verb, requests)
 
     run(assembly, replace(federation, total=total))
@@ -451,11 +477,23 @@ def test_training_goes_on_from_an_artefact_and_a_joining_organisation_extends_it
     old, old_tables = read_tables(file)
     texts = (tmp_path / "texts.jsonl").read_text()
     for number in range(9):
-        texts += json.dumps({"text": f"newcomer words the cat {number} " * 10 + "only1word2", "source": "s3"}) + "\n"
+        texts += (
+            json.dumps(
+                {"text": f"newcomer words the cat {number} " * 10 + "only1word2", "source": "s3"}
+            )
+            + "\n"
+        )
         texts += json.dumps({"text": f"newcomer words sat {number} " * 10, "source": "s2"}) + "\n"
     (tmp_path / "texts.jsonl").write_text(texts)
     more = lexfed(
-        "run", str(corpus), "--set", f"word2vec.start={file}", "--set", "data.clients=4", "--out", str(tmp_path / "two")
+        "run",
+        str(corpus),
+        "--set",
+        f"word2vec.start={file}",
+        "--set",
+        "data.clients=4",
+        "--out",
+        str(tmp_path / "two"),
     )
     assert more.returncode == 0, more.stderr
     new, tables = read_tables(tmp_path / "two" / "artifacts" / "vectors.safetensors")
@@ -469,11 +507,23 @@ def test_training_goes_on_from_an_artefact_and_a_joining_organisation_extends_it
 
 def test_what_a_user_gets(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     out = lexfed(
-        "run", str(corpus), "--out", str(tmp_path / "run"), "--workers", "2", "--record-wire", str(tmp_path / "wire")
+        "run",
+        str(corpus),
+        "--out",
+        str(tmp_path / "run"),
+        "--workers",
+        "2",
+        "--record-wire",
+        str(tmp_path / "wire"),
     )
     assert out.returncode == 0, out.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    for key in ("heldout_loss", "centralised_heldout_loss", "alone_heldout_loss", "untrained_heldout_loss"):
+    for key in (
+        "heldout_loss",
+        "centralised_heldout_loss",
+        "alone_heldout_loss",
+        "untrained_heldout_loss",
+    ):
         assert isinstance(summary[key], float), key
     assert summary["vocabulary_size"] == len(WORDS)
     assert summary["single_source_words"] == 0
@@ -498,7 +548,10 @@ def test_a_malformed_update_counts_as_none(corpus: Path, tmp_path: Path) -> None
     def evil(verb: Verb, requests: Requests) -> Replies:
         for client, reply in federation.ask(verb, requests):
             if verb is SKIPGRAM and client == 1:
-                arrays = {**reply.arrays, "delta/input#ids": reply.arrays["delta/input#ids"] + 10**6}
+                arrays = {
+                    **reply.arrays,
+                    "delta/input#ids": reply.arrays["delta/input#ids"] + 10**6,
+                }
                 reply = Message(arrays, reply.meta)
             yield client, decode(encode(reply))
 
@@ -507,20 +560,41 @@ def test_a_malformed_update_counts_as_none(corpus: Path, tmp_path: Path) -> None
 
 
 HARD: dict[str, tuple[list[tuple[str, str]], str | None]] = {
-    "no overlap": ([("alpha beta " * 20, "a"), ("gamma delta " * 20, "b")], "no word is held by 2 organisations"),
-    "one without a frequent word": ([("alpha beta " * 20, "a"), ("alpha beta " * 20, "b"), ("zeta eta", "c")], None),
-    "no spaces": ([("我喜欢看电影因为它很有趣" * 3, "a"), ("今天天气很好我们去公园" * 3, "b")], "without spaces"),
+    "no overlap": (
+        [("alpha beta " * 20, "a"), ("gamma delta " * 20, "b")],
+        "no word is held by 2 organisations",
+    ),
+    "one without a frequent word": (
+        [("alpha beta " * 20, "a"), ("alpha beta " * 20, "b"), ("zeta eta", "c")],
+        None,
+    ),
+    "no spaces": (
+        [("我喜欢看电影因为它很有趣" * 3, "a"), ("今天天气很好我们去公园" * 3, "b")],
+        "without spaces",
+    ),
     "one organisation": ([("alpha beta " * 20, "a")], "agreement.holders = 1"),
-    "a very long word": ([("x" * 5000 + " alpha beta " * 20, "a"), ("x" * 5000 + " alpha beta " * 20, "b")], None),
-    "other scripts": ([("мир дом " * 20 + "שלום " * 20, "a"), ("мир дом " * 20 + "नमस्ते दुनिया " * 20, "b")], None),
+    "a very long word": (
+        [("x" * 5000 + " alpha beta " * 20, "a"), ("x" * 5000 + " alpha beta " * 20, "b")],
+        None,
+    ),
+    "other scripts": (
+        [("мир дом " * 20 + "שלום " * 20, "a"), ("мир дом " * 20 + "नमस्ते दुनिया " * 20, "b")],
+        None,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", HARD)
-def test_hard_cases_get_a_result_or_one_clear_line(case: str, lexfed: Lexfed, tmp_path: Path) -> None:
+def test_hard_cases_get_a_result_or_one_clear_line(
+    case: str, lexfed: Lexfed, tmp_path: Path
+) -> None:
     texts, complaint = HARD[case]
     path = tmp_path / "hard.jsonl"
-    rows = [{"text": f"{text} {number}", "source": source} for text, source in texts for number in range(4)]
+    rows = [
+        {"text": f"{text} {number}", "source": source}
+        for text, source in texts
+        for number in range(4)
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     toml = tmp_path / "hard.toml"
     toml.write_text(
@@ -549,7 +623,10 @@ sampling = "everyone"
         assert len(out.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("bad", ["word2vec.dimension=0", "word2vec.lr=-1.0", "word2vec.rule=best", "word2vec.start=nowhere"])
+@pytest.mark.parametrize(
+    "bad",
+    ["word2vec.dimension=0", "word2vec.lr=-1.0", "word2vec.rule=best", "word2vec.start=nowhere"],
+)
 def test_bad_options_are_one_line(bad: str, corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     out = lexfed("run", str(corpus), "--set", bad, "--out", str(tmp_path / "run"))
     assert out.returncode == 2
