@@ -46,7 +46,10 @@ def parts(tables: Tables, people: Population, entry: Entry) -> VectorParts:
 WORD_VECTORS = Kind(
     "word vectors",
     parts,
-    reads=("data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit"),
+    reads=(
+        "data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit",
+        "vocabulary.vectors",  # whose words an attacker tries out against the agreed hashes
+    ),
     tells={
         "privacy": (
             "word vectors are trained by organisations: noise per user has no meaning; "
@@ -55,4 +58,4 @@ WORD_VECTORS = Kind(
         "aggregation": "word vectors travel as rows, which have no median",
         "train": "word vectors are trained as [word2vec] says",
     },
-)
+)  # fmt: skip

@@ -147,7 +147,7 @@ def test_a_finished_run_stays_as_it_is(tiny: Path, lexfed: Lexfed, tmp_path: Pat
 def test_a_run_that_diverges_keeps_its_last_good_round(
     tiny: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
-    settings = ("--set", "train.optimizer=sgd", "--set", "train.lr=1e30", "--set", "rounds=4")
+    settings = ("--set", "train.optimizer=sgd", "--set", "train.lr=1e38", "--set", "rounds=4")
     result = lexfed("run", tiny, "--out", "a", *settings)
     assert result.returncode == 0
     assert "diverged" in result.stdout
