@@ -3,6 +3,7 @@ once.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,9 @@ ConfigOrRun = Annotated[
 Target = Annotated[
     Path,
     _argument(help="A TOML file, a run, or a recorded wire.", metavar="CONFIG.toml|RUN|WIRE"),
+]
+PrivacyTarget = Annotated[
+    Path, _argument(help="A TOML file, a run, or `plan`.", metavar="CONFIG.toml|RUN|plan")
 ]
 AgreementConfig = Annotated[
     Path,
@@ -259,7 +263,6 @@ def audit(
 ) -> None:
     """Attack uploads as a curious server could, and say what they give away."""
     import time
-    from functools import partial
 
     from lexfed.audits import cells as auditing
     from lexfed.records.rundir import refuse_existing
@@ -281,6 +284,51 @@ def audit(
     for line in page.threats(rows):
         tell(line)
     tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})")
+
+
+@app.command()
+def privacy(
+    target: PrivacyTarget,
+    settings: Settings = None,
+    epsilon: Annotated[float, _option(help="plan: the epsilon to be promised.")] = 2.0,
+    delta: Annotated[float, _option(help="plan: the chance that it fails.")] = 1e-6,
+    population: Annotated[float, _option(help="plan: users.")] = 1e6,
+    cohort: Annotated[float, _option(help="plan: users of a round, in the mean.")] = 1000.0,
+    rounds: Annotated[int, _option(help="plan: rounds.")] = 500,
+    clip: Annotated[float, _option(help="plan: the longest update.")] = 0.5,
+    parameters: Annotated[float, _option(help="plan: numbers of the model.")] = 1e6,
+) -> None:
+    """The account of a run or a configuration; `plan` says what noise a promise would take."""
+    console = _console()
+    tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+    if str(target) == "plan":
+        from lexfed.privacy import planning
+
+        plan = planning.Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
+        tell(
+            f"epsilon {epsilon:g} at delta {delta:g} over {rounds:,} rounds, {int(population):,} "
+            f"users, clip {clip:g}, {int(parameters):,} parameters:\n"
+        )
+        _print_cells(planning.HEADS, planning.table(plan))
+        tell(
+            "\nz: the noise's deviation on the sum, in clips. Then its deviation on each number of "
+            "the mean\nupdate, and the length of all of it against the longest update that may be "
+            "sent."
+        )
+        return
+    from lexfed.runs import account
+
+    found = account.of(target, settings or [])
+    tell(f"{found.title}\n")
+    _print_cells(account.HEADS, [list(row) for row in found.rows])
+    tell("")
+    tell(found.statement.sentence if found.statement else "Nothing is promised.")
+    for note in found.statement.notes if found.statement else ():
+        tell(f"It holds if {note}.")
+    if found.advice:
+        tell("\nWhat would make it stronger:")
+    for line in found.advice:
+        tell(f"- {line}")
 
 
 @app.command()
@@ -308,10 +356,10 @@ def compare(runs: RunPaths, out: PageOut = None) -> None:
         )
 
 
-def _console() -> "Console":
+def _console(width: int | None = None) -> "Console":
     from rich.console import Console
 
-    return Console()
+    return Console(width=width)
 
 
 def _print_results(runs: "list[RunDir]") -> None:
@@ -336,6 +384,7 @@ def _print_table(rows: list[list[str]], keys: tuple[str, ...]) -> None:
 
 
 def _print_cells(heads: list[str], rows: list[list[str]]) -> None:
+    from rich.measure import Measurement
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -343,7 +392,11 @@ def _print_cells(heads: list[str], rows: list[list[str]]) -> None:
         table.add_column(head, justify="right" if number else "left", no_wrap=number == 0)
     for row in rows:
         table.add_row(*row)
-    _console().print(table)
+    console = _console()
+    # a table that is wider than the screen is wrapped by the terminal: no number is cut
+    wide = console.options.update(width=10_000)
+    width = max(console.width, Measurement.get(console, wide, table).maximum)
+    _console(width).print(table)
 
 
 if __name__ == "__main__":

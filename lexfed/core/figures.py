@@ -101,6 +101,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("epsilon_deployment", "epsilon of the deployment", number, "rsck"),
     Figure("delta", "delta", _tiny),
     Figure("privacy", "privacy", str),
+    Figure("promise"),
+    Figure("experimenter"),
     Figure("ledger"),
     Figure("held_back", "uploads held back", _held),
     # word vectors, beside their loss

@@ -40,6 +40,14 @@ class Assembly:
         return getattr(self.parts, "tokenizer", None)
 
     @property
+    def scored(self) -> bool:
+        """Whether clients are asked for figures: no noise covers them, so only the experimenter of
+        a simulation may see them. Where users are promised something and secrets are real, nobody
+        asks.
+        """
+        return self.promise is None or self.config.secrets == "seed"
+
+    @property
     def layers(self) -> Sequence[Layer]:
         return simulated(self.config, self.population)
 
@@ -60,7 +68,19 @@ def assemble(config: Config) -> Assembly:
     method = _with_layers(entry.build(parts, config.options), config, parts)
     if method.study is None:
         method = replace(method, study=parts.study)
-    return Assembly(config, parts.people, method, parts, parts.promise)
+    return Assembly(config, parts.people, method, parts, _promised(parts.promise, method))
+
+
+def _promised(promise: Promise | None, method: Method) -> Promise | None:
+    """Without a promise, if the method asks users for something that nobody pays for. (Figures are
+    the experimenter's, and a deployment has none.)
+    """
+    if promise is None:
+        return None
+    unpaid = [verb.name for verb in method.client if verb.kind != "figures" and not verb.charged]
+    return promise.tainted(
+        *(f"the method asks users for '{name}', which no noise covers" for name in unpaid)
+    )
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
@@ -51,6 +51,9 @@ class Config:
 
     name: str = "lexfed"  # of the run: part of its directory's name
     seed: int = 0  # from which all randomness of a simulation hangs
+    # where cohorts, noise, keys and private numbers come from: derived from the seed, so that a run
+    # repeats to the bit; or from the operating system, as in a deployment
+    secrets: Literal["seed", "system"] = "seed"
     rounds: int = 10  # exchanges between server and clients
     keep: tuple[int, ...] = ()  # rounds whose checkpoint stays, to fork from
     method: str = "fedavg"  # a name, or `package.module:METHOD` for one's own
@@ -173,6 +176,7 @@ def changed(config: Config, settings: Sequence[str]) -> Config:
 
 
 def _read(table: dict[str, Any]) -> Config:
+    _rename(table)
     entry = _entry(table)
     if not is_own(table.get("method", "")):
         return toml.read(Config, table, "", hidden=("own",))
@@ -182,6 +186,15 @@ def _read(table: dict[str, Any]) -> Config:
         )
     own: Any = toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
     return dataclasses.replace(toml.read(Config, table, "", hidden=("own",)), own=own)
+
+
+def _rename(table: dict[str, Any]) -> None:
+    """A key that lexfed 0.1 wrote under another name."""
+    privacy = table.get("privacy")
+    if isinstance(privacy, dict) and "randomness" in privacy:
+        source = privacy.pop("randomness")
+        if source == "system":
+            table.setdefault("secrets", source)
 
 
 def as_table(config: Config) -> dict[str, Any]:

@@ -20,6 +20,8 @@ class ServerState:
     ledger: Ledger = ()  # what was released with noise, and has to be paid for
     round: int = 0
     step: int = 0  # counts yields: the server's clock
+    # of a run that was forked from another: the configuration of each fork on its way
+    forks: tuple[str, ...] = ()
     done: frozenset[str] = frozenset()
 
     def with_blob(self, name: str, data: bytes) -> "ServerState":

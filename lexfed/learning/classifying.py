@@ -1,6 +1,7 @@
 """Classifiers: from the tables of a configuration to what their methods are built from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -23,7 +24,7 @@ from lexfed.models.model import TABLE, Classifier, ModelOptions
 from lexfed.privacy import promise
 from lexfed.privacy.gaussian import Privacy
 from lexfed.privacy.mechanism import Account, Mechanism
-from lexfed.privacy.promise import Promise
+from lexfed.privacy.promise import Promise, Secrets
 from lexfed.vocabulary import vectors, word
 from lexfed.vocabulary.pretrained import load_tokenizer
 from lexfed.vocabulary.reading import PrivateReader, Reader, SharedReader, initial_rows
@@ -42,6 +43,8 @@ class Noisy(Protocol):
     def train(self) -> Train: ...
     @property
     def privacy(self) -> Privacy: ...
+    @property
+    def secrets(self) -> Secrets: ...
 
 
 class Tables(Noisy, Protocol):
@@ -70,6 +73,8 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
     mechanism, account, promised = privacy(tables)
+    if promised is not None and tokenizer is not None:
+        promised = _of_words(promised, tables)
     if entry.has("alone"):
         _nothing_to_defend(tables, entry)
     return Parts(
@@ -81,7 +86,9 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
             rounds=tables.rounds,
             init=_init(tables.model, model, tokenizer, public),
         ),
-        sampler=Everyone() if entry.has("alone") else sampler_of(tables.cohort, len(people)),
+        sampler=Everyone()
+        if entry.has("alone")
+        else sampler_of(tables.cohort, len(people), tables.secrets == "system"),
         mechanism=mechanism,
         optimizer=tables.server,
         rounds=tables.rounds,
@@ -96,13 +103,32 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     )
 
 
-def privacy(tables: Noisy) -> tuple[Mechanism, Account, Promise | None]:
+def privacy(tables: Noisy, groups: int = 1) -> tuple[Mechanism, Account, Promise | None]:
     if tables.privacy.placement != "none" and tables.train.upload != "fp32":
         raise ConfigError(
             "rounding would lengthen a clipped update: set train.upload = 'fp32', or "
             "privacy.placement = 'none'"
         )
-    return promise.build(tables.privacy, tables.rounds, tables.cohort.sampling)
+    return promise.build(
+        tables.privacy, tables.rounds, tables.cohort.sampling, tables.secrets, groups
+    )
+
+
+def _of_words(promised: Promise, tables: Tables) -> Promise:
+    """What the common word list does to a promise: it is told as it is."""
+    if tables.vocabulary.vectors is not None or not registry.entry(tables.model.name).reads_words:
+        file = tables.vocabulary.vectors or tables.model.name
+        note = f"'{file}' was not made from these users' texts"
+        return replace(promised, notes=(*promised.notes, note))
+    return promised.tainted(*made_of("word list", "vocabulary.corpus", tables.vocabulary.corpus,
+                                     tables.data.name))  # fmt: skip
+
+
+def made_of(what: str, key: str, source: str, users: str) -> list[str]:
+    """Why a list that was made of this text takes a promise away: it is the users' own."""
+    if source not in ("clients", "oracle", users):
+        return []
+    return [f"the {what} was made from the users' own texts without noise ({key} = '{source}')"]
 
 
 def _checked(tables: Tables, people: Population) -> Population:

@@ -14,6 +14,7 @@ def training(name: str, open: bool = False) -> Verb:
         down=Form({"model/": ANY}, (*CLOCK, *BOUND), ("tokenizer",)),
         up=Form({"delta/": UPDATE, "weight": NUMBER, "loss": NUMBER, "unclipped": NUMBER}),
         open=open,
+        charged=True,
     )
 
 

@@ -4,7 +4,7 @@ written.
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from lexfed.core.errors import CheckpointError, ConfigError
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
+from lexfed.privacy.promise import inherited
 from lexfed.records import checkpoint, rundir
 from lexfed.records.checkpoint import Checkpoint
 from lexfed.records.rundir import Record, RunDir
@@ -86,6 +87,7 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         )
         if kept is not None and kept.experiment != directory.fingerprint():
             raise CheckpointError(f"the checkpoint in {directory.checkpoint} is of another run")
+        kept = None if kept is None else _with_whole_ledger(kept, before)
         assembly = assemble(parsed)
         directory.write_rounds(parsed.rounds)
         return _run(Run(assembly, directory, kept, manner.workers, manner.record_wire), manner)
@@ -129,7 +131,7 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
         kept = checkpoint.load(folder)
         for key in config.differences(origin.config(), assembly.config):
             # what gives the state its meaning must be the same in both
-            if key in ("method", "seed") or key.split(".")[0] in STATE_TABLES:
+            if key in ("method", "seed", "secrets") or key.split(".")[0] in STATE_TABLES:
                 raise CheckpointError(f"{source} is of another experiment: its {key} differs")
         if kept.state.round >= assembly.method.rounds:
             raise CheckpointError(
@@ -140,10 +142,22 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
             if record["step"] <= kept.state.step:
                 unfinished.append(record)
         Store(folder / "clients").copy_before(kept.state.step, Store(unfinished.clients))
-        ours = Checkpoint(kept.state, kept.closes_round, kept.tally, unfinished.fingerprint())
+        fingerprint = unfinished.fingerprint()
+        state = replace(
+            _with_whole_ledger(kept, origin.config()).state,
+            forks=(*kept.state.forks, fingerprint),  # its noise is its own
+        )
+        ours = Checkpoint(state, kept.closes_round, kept.tally, fingerprint)
         checkpoint.save(unfinished.checkpoint, ours)
         unfinished.path.rename(out)  # a fork is there as a whole, or not at all
     return ours
+
+
+def _with_whole_ledger(kept: Checkpoint, settings: Config) -> Checkpoint:
+    """What an earlier lexfed did not write into the ledger of a run with these settings."""
+    state = kept.state
+    ledger = inherited(state.ledger, settings.privacy, settings.rounds, state.round)
+    return replace(kept, state=replace(state, ledger=ledger))
 
 
 def _run(run: Run, manner: Manner) -> RunDir:

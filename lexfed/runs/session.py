@@ -16,7 +16,7 @@ import torch
 
 from lexfed.core.errors import BudgetSpent, DivergedError
 from lexfed.core.memory import give_back, return_large_blocks
-from lexfed.core.seeds import derive, root
+from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import Federation, ServerState, Study, robust
 from lexfed.federation.robust import rule_of
@@ -107,7 +107,9 @@ class Server:
             if not records or records[-1]["step"] < self.state.step:
                 yield self._record()
             self.tally.reset()
-        secret = derive(root(self.run.assembly.config.seed), "server")
+        config = self.run.assembly.config
+        # from the operating system it is another each time: a repeated round has another cohort
+        secret = fresh() if config.secrets == "system" else derive(root(config.seed), "server")
         server = self.run.assembly.method.server(self.federation, secret, self.state)
         started = time.perf_counter()
         for after in _until_it_ends(server):
@@ -162,6 +164,8 @@ class Server:
         return record
 
     def _scores(self, last: bool) -> Figures:
+        if not self.run.assembly.scored:
+            return {}
         every = self.run.assembly.config.evaluation.every
         if last or (every and self.state.round % every == 0):
             return dict(self.run.study.score(self.federation, self._released(), last))

@@ -3,7 +3,7 @@ bit.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from lexfed.corpus.population import Population
@@ -47,7 +47,10 @@ class Site:
 
 
 def site_of(assembly: Assembly, store: Store, recorder: Recorder | None = None) -> Site:
-    return Site(assembly.method, assembly.population, store, assembly.layers, recorder)
+    people = assembly.population
+    if assembly.config.secrets == "system":  # clients keep theirs: nobody can derive it
+        people = replace(people, secret=store.secret())
+    return Site(assembly.method, people, store, assembly.layers, recorder)
 
 
 def sequential(site: Site) -> Ask:

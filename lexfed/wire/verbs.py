@@ -80,6 +80,8 @@ class Verb:
     open: bool = False  # knowingly, nothing is private in it (a warm start by FedAvg)
     # asked before another verb of the same clock, which finds what the client kept of it
     prepares: bool = False
+    # whoever asks for it writes what it tells of a user into the ledger
+    charged: bool = False
 
     def form(self, direction: Direction) -> Form:
         return self.down if direction == "down" else self.up
