@@ -76,6 +76,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("local_accuracy_interval", "local accuracy ± (95 %)", percent),
     Figure("local_accuracy_spread", "local accuracy, spread over clients", percent),
     Figure("local_majority_accuracy", "majority class alone", percent, "rsck"),
+    Figure("test_majority_accuracy", "most frequent class of the test set", percent),
     Figure("macro_f1", "macro F1", percent),
     Figure("unseen_accuracy", "unseen clients' accuracy", percent, "c"),
     # word vectors

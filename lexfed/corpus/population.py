@@ -17,7 +17,8 @@ from lexfed.corpus.text import Corpus, IntArray
 class Data:
     """What is trained on, and how it is parted."""
 
-    # a data set of `lexfed data list`, or a parquet, csv or jsonl file
+    # a data set of `lexfed data list`, a file (parquet, csv, tsv, jsonl, json, txt, arrow, or .gz),
+    # a folder of files, or a function of your own: `package.module:load`
     name: str = "rotten_tomatoes"
     clients: int = 20  # how many clients take part
     # more clients, cut in the same way, that never train: what does a newcomer get?

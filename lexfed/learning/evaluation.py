@@ -166,7 +166,11 @@ class ClassifierStudy:
             write_atomically(folder / "vocabulary.txt", words.encode())
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {} if self.tokenizer is None else {"vocabulary_size": len(self.tokenizer.vocabulary)}
+        shares = metrics.label_shares(self.people.common_test.labels, self.people.classes)
+        majority = {"test_majority_accuracy": float(max(shares))}
+        if self.tokenizer is None:
+            return majority
+        return {**majority, "vocabulary_size": len(self.tokenizer.vocabulary)}
 
 
 def evaluate(

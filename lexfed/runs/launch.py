@@ -19,6 +19,7 @@ from lexfed.records.checkpoint import Checkpoint
 from lexfed.records.rundir import Record, RunDir
 from lexfed.report import page, progress
 from lexfed.report import tensorboard as events
+from lexfed.runs import hints
 from lexfed.runs.session import Run, execute
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
@@ -171,8 +172,11 @@ def _run(run: Run, manner: Manner) -> RunDir:
         highlight=False,
         soft_wrap=True,
     )
+    for hint in hints.before(run.assembly) if not manner.quiet and not done else ():
+        console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
-        progress.show(_records(run, manner), method.rounds, done, console)
+        scored = min(len(people), settings.evaluation.last or len(people))
+        progress.show(_records(run, manner), method.rounds, done, console, scored)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
@@ -190,6 +194,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
         )
     if summary["privacy"]:
         console.print(summary["privacy"], soft_wrap=True, highlight=False)
+    for hint in hints.after(summary, run.directory.records()):
+        console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     page.write(run.directory)
     return run.directory
 
