@@ -208,6 +208,60 @@ def data_show(
     _console().print(table)
 
 
+@data.command("check")
+def data_check(
+    name: Annotated[str, _argument(help="A name of `lexfed data list`, a file or a folder.")],
+    text: Annotated[str, _option(help="The column of texts.")] = "text",
+    label: Annotated[str, _option(help="The column of labels.")] = "label",
+    user: Annotated[str, _option(help="The column that says who wrote a text.")] = "user",
+) -> None:
+    """What may go wrong with a data set: no text is shown."""
+    from rich.table import Table
+
+    from lexfed.corpus import checking, sources
+    from lexfed.corpus.describe import describe
+    from lexfed.corpus.loading import Columns
+
+    console = _console()
+    corpus = sources.load(name, Columns(text=text, label=label, user=user))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(corpus).items():
+        table.add_row(key, value)
+    console.print(table)
+    remarks = list(checking.of_texts(corpus))
+    for remark in remarks or ["nothing looks wrong"]:
+        console.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def init(
+    question: Annotated[str, _argument(help="private, agreed, learned or audit.")],
+    name: Annotated[str | None, _option("--data", metavar="FILE", help="Your texts.")] = None,
+    out: Annotated[
+        Path | None, _option(metavar="FILE.toml", help="Default: QUESTION.toml.")
+    ] = None,
+) -> None:
+    """Look at the data, and write a commented configuration to start from."""
+    from typing import get_args
+
+    from lexfed.core.errors import ConfigError, nearest
+    from lexfed.core.files import write_atomically
+    from lexfed.experiment import starting
+
+    if question not in get_args(starting.Question):
+        known = nearest(question, get_args(starting.Question))
+        raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
+    path = out or Path(f"{question}.toml")
+    if path.exists():
+        raise ConfigError(f"{path} exists already; choose another --out")
+    seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
+    write_atomically(path, starting.write(question, seen).encode())  # type: ignore[arg-type]
+    then = "audit" if question == "audit" else "run"
+    _console().print(
+        f"wrote {path}; next: lexfed {then} {path}", soft_wrap=True, highlight=False, markup=False
+    )
+
+
 vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)
 app.add_typer(vocab, name="vocab")
 
