@@ -353,22 +353,13 @@ def privacy(
     parameters: Annotated[float, _option(help="plan: numbers of the model.")] = 1e6,
 ) -> None:
     """The account of a run or a configuration; `plan` says what noise a promise would take."""
-    console = _console()
-    tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     if str(target) == "plan":
-        from lexfed.privacy import planning
+        from lexfed.privacy.planning import HEADS, Plan, table
 
-        plan = planning.Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
-        tell(
-            f"epsilon {epsilon:g} at delta {delta:g} over {rounds:,} rounds, {int(population):,} "
-            f"users, clip {clip:g}, {int(parameters):,} parameters:\n"
-        )
-        _print_cells(planning.HEADS, planning.table(plan))
-        tell(
-            "\nz: the noise's deviation on the sum, in clips. Then its deviation on each number of "
-            "the mean\nupdate, and the length of all of it against the longest update that may be "
-            "sent."
-        )
+        plan = Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
+        tell(plan.title)
+        _print_cells(HEADS, table(plan))
         return
     from lexfed.runs import account
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lexfed.core.errors import DataError
 from lexfed.corpus.catalogue import CATALOGUE, FOLDER, load
-from lexfed.corpus.files import read_file
+from lexfed.corpus.table_files import read_file
 from lexfed.corpus.text import Corpus
 from lexfed.vocabulary.word import public_text
 
