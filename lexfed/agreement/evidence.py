@@ -48,7 +48,7 @@ def candidates(points: Sequence[Point], k: int) -> list[int]:
 
     The server can't tell which of several is right; who is asked to spell can.
     """
-    tried = min(len(points), groups(k)) if len(points) > k else 1
+    tried = min(len(points), groups(k)) if len(points) > k else len(points) // k
     found = []
     for start in range(tried):
         group = [points[(start + i) % len(points)] for i in range(k)]

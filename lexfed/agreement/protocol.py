@@ -12,24 +12,24 @@ that do not trust each other.
               organisation -> server    hashes keyed with it, counts, a share of each hash's
                                         evidence (`evidence`)                             `propose`
               server                    chooses among hashes
-              server -> two holders     the chosen hashes and their evidence; back come their words,
+              server -> k holders       the chosen hashes and their evidence; back come their words,
                                         which must be the same                              `spell`
     openly:   organisation -> server    words, counts                                    `disclose`
 
 Veiled, `summed` with k = 2, who learns what:
 
 The server alone, honest or not: the words that two organisations hold and it asks for; how many
-words each proposes; of every hash which organisations have it, and how often each uses it, to a
-power of two (who knows a language can guess its most frequent words from that). It lacks the key.
-It can't have a word spelt that one alone holds, for it can't show evidence; it can ask for what two
-hold and the rule did not choose. It adds up as it likes: that the list is the rule's is its word.
+words each proposes; of every hash which organisations have it, and about how often each uses it
+(`word_list.coarse`; who knows a language can guess its most frequent words from that). It lacks the
+key, and can't have a word spelt that one alone holds, for it can't show evidence. It can ask for
+what two hold and the rule did not choose: that the list is the rule's is its word.
 
-An honest organisation: the list, and the sum of the counts of each word, to a power of two.
+An honest organisation: the list, and about how often all use each word together.
 
 One organisation that lies: the same, and can try words out. A word that it proposes and the others
 hold once or twice is not told, however loud it is: without the loudest one, `rest` of T occurrences
-must be left. What they hold more often is told, to a power of two, though only one of them may hold
-it. It may propose `stuffing` times as many words as the others do. experiments/audit/liar.py
+must be left. What they hold more often is told, and about how often, though only one of them may
+hold it. It may propose `stuffing` times as many words as the others do. experiments/audit/liar.py
 measures it. It can't change a word: two holders must spell it alike. It can keep words out that it
 and one other hold, by not taking part, or by spelling them wrong. Two that lie together get any
 word into the list, wrongly spelt too; `holders = 3` takes three of them.
@@ -78,7 +78,7 @@ VOCABULARY, REFUSED = "vocabulary", "refused"
 NONCE_BYTES = 16
 PAID = "pay for the agreement"  # done before anything is asked
 FEW = 1000  # words: who proposes no more has brought no dictionary
-SPELLERS = 2  # holders that must spell a word alike, where it has so many
+SPELLERS = 2  # holders that spell a word alike, at least, where it has so many
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Agreement:
     holders: int = 2
     # summed: share of T that must be left without the k - 1 organisations that say most
     rest: float = 0.5
-    # summed: how counts are told, to the server and in the list; coarse: as powers of two; none:
-    # T then counts at each organisation
+    # summed: how counts are told, to the server and in the list; coarse: 1, 2, 4, 8, 16, 23, 32,
+    # ...; none: T then counts at each organisation
     counts: Literal["coarse", "exact", "none"] = "coarse"
     # summed: so many times the median of the others' words may one propose; its rarest are cut
     stuffing: float = 2.0
@@ -173,7 +173,7 @@ class Refused:
     replies: int = 0  # that were malformed
     organisations: int = 0  # that proposed many more words than the others
     words: int = 0  # of theirs that were cut
-    spellings: int = 0  # chosen words that no two holders spelt alike
+    spellings: int = 0  # chosen words that too few holders spelt alike
 
 
 @dataclass(frozen=True)
@@ -255,7 +255,7 @@ def agree(
     new = word_list.ordered({word: choice.counts[name] for name, word in words.items()})
     if not new.tokens and old is None:
         raise DataError(
-            "no word that was chosen was spelt alike by two who hold it; ask them all again"
+            "no word that was chosen was spelt alike by those who hold it; ask them all again"
         )
     refused = replace(choice.refused, spellings=len(choice.counts) - len(words))
     vocabulary = new if old is None else word_list.renew(old, new)
@@ -376,11 +376,12 @@ def _proposals(
 
 
 def _spelt(asking: Asking, choice: Choice) -> dict[bytes, str]:
-    """The words of the chosen hashes, each as two of its holders spell it alike: from the next
-    where two differ, or one does not answer.
+    """The words of the chosen hashes, each as k of its holders spell it alike: from the next where
+    they differ, or one does not answer. Fewer that lie can't change a word.
     """
     waiting = {name: list(choice.holders[name]) for name in sorted(choice.counts)}
-    needed = {name: min(SPELLERS, len(holders)) for name, holders in waiting.items()}
+    alike = max(SPELLERS, asking.options.holders if asking.options.shared else 1)
+    needed = {name: min(alike, len(holders)) for name, holders in waiting.items()}
     said: dict[bytes, Counter[str]] = {name: Counter() for name in waiting}
     for ask in count(len(set_union.GROWTH)):  # behind the proposals' asks
         asked: dict[ClientId, list[bytes]] = {}

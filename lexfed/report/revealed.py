@@ -176,7 +176,7 @@ def _refusals(refused: Refused, options: Agreement) -> list[str]:
         f"{refused.organisations:,}; their {refused.words:,} rarest words were left out": (
             refused.organisations
         ),
-        "words left out because no two of their holders spelt them alike: "
+        "words left out because too few of their holders spelt them alike: "
         f"{refused.spellings:,}": refused.spellings,
     }
     return [line for line, number in lines.items() if number]
@@ -223,7 +223,7 @@ def outlook(previews: Sequence[Preview], options: Agreement, public: int) -> lis
     elif options.rule == "dp":
         server = "the server would see a hash and a weight of every word, and read what it releases"
     else:
-        how = {"coarse": "its count to a power of two", "exact": "its count", "none": "no count"}
+        how = {"coarse": "a coarse count", "exact": "its exact count", "none": "no count"}
         number = how[options.counts] if options.rule == "summed" else how["none"]
         server = (
             f"the server would see a hash of every word with {number}, and could read those that "

@@ -89,12 +89,14 @@ def test_no_word_is_lifted_by_the_loudest(seed: int, holders: int) -> None:
         assert summed(given, 6, holders, None, rest) == expected
 
 
-def test_a_coarse_count_is_a_power_of_two_and_never_far() -> None:
-    assert [agreed.coarse(n) for n in (1, 2, 3, 5, 6, 11, 12, 1000)] == [1, 2, 4, 4, 8, 8, 16, 1024]
-    for n in range(1, 5000):
-        told = agreed.coarse(n)
-        assert told & (told - 1) == 0
-        assert n / 2**0.5 < told < n * 2**0.5 or told == n
+def test_a_coarse_count_is_one_of_few_and_never_far() -> None:
+    given = (1, 2, 3, 5, 6, 11, 12, 19, 20, 1000)
+    assert [agreed.coarse(n) for n in given] == [1, 2, 4, 4, 8, 8, 16, 16, 23, 1024]
+    told = [agreed.coarse(n) for n in range(1, 5000)]
+    assert told == sorted(told)
+    assert len(set(told)) == 5 + 2 * 8 + 1
+    for n, value in enumerate(told, 1):
+        assert 2**-0.5 < value / n < 2**0.5 if n < 16 else 0.8 < value / n < 1.2
 
 
 def test_extending_keeps_old_ids() -> None:

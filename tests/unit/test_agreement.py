@@ -416,7 +416,7 @@ def test_who_does_not_spell_is_replaced_by_the_next_holder(answer: Message | Non
         assert set(from_bytes(state.blobs[VOCABULARY]).tokens) == set(left)
         assert refused_of(state).spellings == len(whole) - len(left)
     alone = wire(texts, {(SPELL, client): answer for client in range(4)})
-    with pytest.raises(DataError, match="spelt alike by two"):
+    with pytest.raises(DataError, match="spelt alike by those"):
         alone.agree()
 
 
