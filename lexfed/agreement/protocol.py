@@ -79,6 +79,7 @@ NONCE_BYTES = 16
 PAID = "pay for the agreement"  # done before anything is asked
 FEW = 1000  # words: who proposes no more has brought no dictionary
 SPELLERS = 2  # holders that spell a word alike, at least, where it has so many
+TRIES = 3  # times that who does not answer is asked to spell
 
 
 @dataclass(frozen=True)
@@ -383,6 +384,7 @@ def _spelt(asking: Asking, choice: Choice) -> dict[bytes, str]:
     alike = max(SPELLERS, asking.options.holders if asking.options.shared else 1)
     needed = {name: min(alike, len(holders)) for name, holders in waiting.items()}
     said: dict[bytes, Counter[str]] = {name: Counter() for name in waiting}
+    silent: Counter[ClientId] = Counter()
     for ask in count(len(set_union.GROWTH)):  # behind the proposals' asks
         asked: dict[ClientId, list[bytes]] = {}
         for place, (name, holders) in enumerate(waiting.items()):
@@ -396,9 +398,14 @@ def _spelt(asking: Asking, choice: Choice) -> dict[bytes, str]:
             for client, names in sorted(asked.items())
         }
         for client, reply in asking.federation.ask(SPELL, requests):
-            found = spelling(requests[client], reply, asked[client], asking.options.longest)
+            names = asked.pop(client)
+            found = spelling(requests[client], reply, names, asking.options.longest)
             for name, word in found.items():
                 said[name][word] += 1
+        silent.update(asked.keys())
+        for client in sorted(asked):
+            for name in asked[client] if silent[client] < TRIES else ():
+                waiting[name].append(client)
     words = {
         name: word for name, votes in said.items() for word in votes if votes[word] == needed[name]
     }

@@ -4,6 +4,7 @@ from an agreement.
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lexfed.agreement import evidence
-from lexfed.agreement.organisation import MEMORY, key_of
+from lexfed.agreement.organisation import MEMORY, handlers, key_of
 from lexfed.agreement.preview import Preview, preview
 from lexfed.agreement.proposals import PROPOSE, SPELL, hashes, rows
-from lexfed.agreement.protocol import PAID, VOCABULARY, Agreement, Refused, refused_of
+from lexfed.agreement.protocol import PAID, VOCABULARY, Agreement, Refused, agreed, refused_of
 from lexfed.agreement.word_list import from_bytes, keyed
 from lexfed.core.seeds import derive, root
-from lexfed.federation import Requests, ServerState
+from lexfed.federation import Method, Requests, ServerState, tapped
 from lexfed.privacy.accounting import epsilon
+from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.store import Store
 from lexfed.wire import ClientId, Message, Verb, encode
 from tests.conftest import Lexfed
 from tests.unit.test_agreement import TEXTS, Wire, counts, people_of, wire
@@ -379,6 +382,42 @@ def test_an_attempt_that_is_repeated_is_paid_for_again_where_it_draws_anew() -> 
     assert list(wire(TEXTS, **DP).steps(twice, again=True)) == []
     old = ServerState(done=frozenset({"agree"}))  # of a run from before it was paid for ahead
     assert list(wire(TEXTS, **DP).steps(old)) == []
+
+
+@pytest.mark.parametrize("rule", ["summed", "dp"])
+@pytest.mark.parametrize("verb", ["propose", "spell"])
+def test_an_agreement_that_is_killed_and_repeated_ends_alike(
+    rule: str, verb: str, tmp_path: Path
+) -> None:
+    """Clients had answered, and kept what they remember of it, when the server died."""
+    options = Agreement(**{**DP, "rule": rule, "size": 5})  # type: ignore[arg-type]
+    answers = handlers(options)
+    method = Method(answers, lambda fed, seed, state: agreed(fed, state, options, seed))
+
+    def run(folder: str, state: ServerState, dies: bool) -> list[ServerState]:
+        federation = simulate(Site(method, people_of(TEXTS), Store(tmp_path / folder)))
+        asks: list[int] = []
+
+        def tap(now: Verb, client: ClientId, request: Message, reply: Message) -> None:
+            asks.append(client)
+            if dies and now.name == verb and client == 1:
+                raise KeyboardInterrupt
+
+        states = []
+        with suppress(KeyboardInterrupt):
+            for after in method.server(tapped(federation, up=tap), root(0), state):
+                states.append(after)
+        assert len(asks) > 1
+        return states
+
+    whole = run("whole", ServerState(), dies=False)
+    before = run("killed", ServerState(), dies=True)
+    assert before == whole[:-1], "it had paid, and no more"
+    after = run("killed", [ServerState(), *before][-1], dies=False)
+    assert [*before, *after] == whole
+    kept = [Store(tmp_path / name).load(1, (99, 0)) for name in ("whole", "killed")]
+    assert kept[0] == kept[1]
+    assert len(json.loads(kept[0].blobs[MEMORY])) == 1
 
 
 # --- before anything is sent ---------------------------------------------------------------------
