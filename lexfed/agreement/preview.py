@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from math import inf
 
 from lexfed.agreement.organisation import proposed
 from lexfed.agreement.protocol import FEW, Agreement
@@ -28,7 +27,8 @@ class Preview:
     digits: int  # with a digit
     unknown: int  # not in the public list
     private: int  # any of these three: look at them before you take part
-    # that would be told, if the liars whom the rule does not withstand try the list out
+    # that would be told, if the liars whom the rule does not withstand try the list out; dp: the
+    # noise is for them too
     reach: int
     exposed: int  # both
 
@@ -38,10 +38,13 @@ def preview(client: Client, options: Agreement, public: Sequence[str]) -> Previe
     once = in_one_text(client.train, own)
     digits = {word for word in own if any(sign.isdigit() for sign in word)}
     unknown = own.keys() - set(public)
-    tried = set(public[: int(min(words_of_a_liar(options, len(own)), len(public)))])
+    tried = set(public[: min(words_of_a_liar(options, len(own)), len(public))])
     enough = least(options)
-    listed = everything_is_told(options)
-    told = {word for word, n in own.items() if n >= enough and (listed or word in tried)}
+    told = {word for word, n in own.items() if n >= enough and word in tried}
+    if everything_is_told(options):
+        told = {word for word, n in own.items() if n >= enough}
+    elif options.rule == "dp":
+        told = set()
     private = once | digits | unknown
     words = (once, digits, unknown, private, told, private & told)
     return Preview(len(client.train), len(own), *map(len, words))
@@ -59,15 +62,17 @@ def everything_is_told(options: Agreement) -> bool:
     return options.rule == "union" or (options.rule == "summed" and options.holders == 1)
 
 
-def words_of_a_liar(options: Agreement, own: int) -> float:
+def words_of_a_liar(options: Agreement, own: int) -> int:
     """How many it may propose, if the others propose as many as this organisation does."""
-    return max(FEW, options.stuffing * own) if options.rule == "summed" else inf
+    if options.rule != "summed":
+        return options.top
+    return int(min(max(FEW, options.stuffing * own), options.top))
 
 
 def least(options: Agreement) -> int:
     """Occurrences of a word at one organisation alone from which liars can have it told."""
     if options.numbers != "counts":
-        return 1 if options.rule == "dp" else options.minimum
+        return options.minimum
     if options.holders == 1:
         return next(n for n in count(1) if options.told(n) >= options.minimum)
     return next(n for n in count(1) if options.told(n) >= options.rest * options.minimum)

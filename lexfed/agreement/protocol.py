@@ -29,18 +29,20 @@ An honest organisation: the list, and about how often all use each word together
 One organisation that lies: the same, and can try words out. A word that it proposes and the others
 hold once or twice is not told, however loud it is: without the loudest one, `rest` of T occurrences
 must be left. What they hold more often is told, and about how often, though only one of them may
-hold it. It may propose `stuffing` times as many words as the others do. experiments/audit/liar.py
-measures it. It can't change a word: two holders must spell it alike. It can keep words out that it
-and one other hold, by not taking part, or by spelling them wrong. Two that lie together get any
-word into the list, wrongly spelt too; `holders = 3` takes three of them.
+hold it. It may propose `stuffing` times as many words as the others do, in each agreement.
+experiments/audit/liar.py measures it. It can't change a word: two holders must spell it alike. It
+can keep words out that it and one other hold, by not taking part, or by spelling them wrong. Two
+that lie together get any word into the list, wrongly spelt too; `holders = 3` takes three of them.
 
 The server with one organisation: that one has the key. Any word can be tried out against the hashes
 of all, and evidence can be made for any hash: all that organisations proposed can be had spelt, but
 for the `size` of the list, which they keep to. Only noise would help against these two.
 
 Where one holder is enough (`holders = 1`, a word of `dp` that one alone holds), its spelling stands
-unchecked, and no evidence binds the server. The union is always in the clear: all of it is told
-anyway. A list carries no hashes, so its readers can't check it against what they proposed.
+unchecked, and no evidence binds the server; `dp` hides a text from readers and liars, and trusts
+the server. An intersection of two is no better than a sum: a liar reads what the other holds T
+times. The union is always in the clear: all of it is told anyway. A list carries no hashes, so its
+readers can't check it against what they proposed.
 """
 
 import json

@@ -231,12 +231,17 @@ def outlook(previews: Sequence[Preview], options: Agreement, public: int) -> lis
         )
     if everything_is_told(options):
         return [server, "the others would read every word that the list takes, whoever holds it"]
-    liars = 1 if options.rule == "dp" else options.holders - 1
+    if options.rule == "dp":
+        return [
+            server,
+            f"the others would read words that many texts hold; one text more or less is hidden "
+            f"at epsilon {options.epsilon:g}, from liars too",
+        ]
     most = min(words_of_a_liar(options, max((p.proposes for p in previews), default=0)), public)
     return [
         server,
-        f"liars: {liars}, who try out the {most:,.0f} most frequent of {public:,} public words "
-        "(that the organisation alone holds them is the worst case)",
+        f"liars: {options.holders - 1}, who try out the {most:,} most frequent of {public:,} "
+        "public words (that the organisation alone holds them is the worst case)",
         f"a word that they name, public or not, is told if it occurs {least(options)} times or "
         "more at the organisation; to propose fewer words, lower agreement.top",
     ]

@@ -439,7 +439,8 @@ def test_a_site_sees_what_it_would_reveal_from_its_own_text_alone() -> None:
     assert foreseen(rest=0.0) == replace(shown, reach=4, exposed=2), "anna, of"
     assert foreseen(counts="exact", rest=0.7) == replace(shown, reach=0), "seven times"
     assert foreseen(rule="union", minimum=1) == replace(shown, reach=7, exposed=5)
-    assert foreseen(rule="dp") == replace(shown, reach=4, exposed=2)
+    assert foreseen(rule="dp") == replace(shown, reach=0), "a liar sees no more than noise lets it"
+    assert foreseen(rest=0.0, top=3) == Preview(4, 3, 1, 0, 1, 1, reach=1, exposed=0)
     told = foreseen(rule="intersection", minimum=6)
     assert told == Preview(4, 2, once=0, digits=0, unknown=0, private=0, reach=2, exposed=0)
 
