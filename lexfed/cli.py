@@ -273,7 +273,8 @@ def vocab_agree(
     out: ListOut = None,
     extend: Extend = None,
 ) -> None:
-    """Agree on a word list without training, and say what each organisation would reveal."""
+    """Agree on a word list without training, and say what each organisation revealed."""
+    from lexfed.agreement.protocol import refused_of
     from lexfed.experiment.config import load
     from lexfed.report import revealed as report
     from lexfed.runs import agreement_alone as agreeing
@@ -288,8 +289,23 @@ def vocab_agree(
         console.print(title, soft_wrap=True, highlight=False)
         _print_table(rows, report.COLUMNS)
         console.print()
-    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger):
+    refused = refused_of(outcome.state)
+    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger, refused):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@vocab.command("preview")
+def vocab_preview(config: AgreementConfig, settings: Settings = None) -> None:
+    """What each organisation would reveal if it took part, from its own text; nothing is sent."""
+    from lexfed.experiment.config import load
+    from lexfed.report import revealed as report
+    from lexfed.runs import agreement_alone as agreeing
+
+    setup = load(config, settings or [], method="federated_word2vec")
+    previews, public = agreeing.foresee(setup)
+    _print_table(report.foreseen(previews), report.FORESEEN)
+    for line in report.outlook(previews, setup.agreement, public):
+        _console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @vocab.command("inspect")
