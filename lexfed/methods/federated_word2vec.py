@@ -105,9 +105,8 @@ def server(parts: VectorParts) -> ServerProgram:
         )
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
-        loop = Rounds(
-            parts.sampler, rule, RowStep(), SKIPGRAM, partial(requests, federation), asks=asks
-        )
+        told = partial(requests, federation, options.most_pairs)
+        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, asks=asks)
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program

@@ -99,7 +99,7 @@ def test_a_folder_can_be_read_without_lexfed(tiny: Path, lexfed: Lexfed, tmp_pat
 def test_no_seed_travels(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
     for m in transcript(tmp_path / "wire", VERBS):
-        assert set(m.message.meta) <= {"step", "ask", "round", "split"}
+        assert set(m.message.meta) <= {"step", "ask", "round", "split", "most_texts"}
         assert not m.message.blobs
 
 
