@@ -5,8 +5,9 @@ thing wrong, and a corpus of everything that was ever found (`tests/data/hostile
 import json
 import math
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,21 @@ from torch import Tensor
 from lexfed.core.seeds import derive, root
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import parse
-from lexfed.federation import Federation, Replies, Requests, ServerState, gated, plain
+from lexfed.federation import (
+    Federation,
+    Replies,
+    Requests,
+    ServerState,
+    Sum,
+    add_replies,
+    gated,
+    plain,
+    robust,
+)
+from lexfed.federation.robust import rule_of
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Verb
+from lexfed.wire import ClientId, Message, Verb, flaw
 from tests.conftest import BAD, GOOD, ROOT
 
 CORPUS: list[dict[str, Any]] = json.loads((ROOT / "tests/data/hostile.json").read_text())
@@ -147,13 +159,60 @@ SCENES: Mapping[str, Callable[[], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-@cache
 def scene(name: str) -> Assembly:
+    """Made anew each time: clients of one machine share what they hold."""
     return assemble(parse(SCENES[name]()))
 
 
-def honest(name: str) -> Federation:
-    return simulate(site_of(scene(name), Store(Path(tempfile.mkdtemp(dir=folder())))))
+def honest(assembly: Assembly) -> Federation:
+    return simulate(site_of(assembly, Store(Path(tempfile.mkdtemp(dir=folder())))))
+
+
+def last_state(assembly: Assembly, federation: Federation) -> ServerState:
+    """To the end of the program, which must come; and scored as at the end of a run."""
+    server = assembly.method.server(federation, derive(root(0), "server"), ServerState())
+    state = deque(server, maxlen=1).pop()
+    assert assembly.method.study is not None
+    for last in (False, True):
+        json.dumps(assembly.method.study.score(federation, state, last))
+    return state
+
+
+# --- what honest clients say ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exchange:
+    verb: Verb
+    requests: Requests
+    replies: Mapping[ClientId, Message]
+
+
+@cache
+def truth(name: str) -> tuple[list[Exchange], ServerState]:
+    """Everything that is asked and answered, from the first ask to the last score; and where it
+    ends.
+    """
+    heard: list[Exchange] = []
+    assembly = scene(name)
+    federation = honest(assembly)
+
+    def ask(verb: Verb, requests: Requests) -> Replies:
+        replies = dict(federation.ask(verb, requests))
+        heard.append(Exchange(verb, requests, replies))
+        return iter(replies.items())
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        return add_replies(verb, requests, ask(verb, requests))
+
+    state = last_state(assembly, Federation(federation.clients, ask, total))
+    assert not federation.refused, "honest clients are heard"
+    return heard, state
+
+
+def exchange(name: str, verb: str) -> Exchange:
+    """The last one of this verb that anybody answered."""
+    return [one for one in truth(name)[0] if one.verb.name == verb and one.replies][-1]
 
 
 # --- lies -----------------------------------------------------------------------------------------
@@ -161,17 +220,48 @@ def honest(name: str) -> Federation:
 Lie = Callable[[Verb, Message, Message], Message]  # of a request and its honest reply
 
 
-def lying(federation: Federation, liars: Sequence[ClientId], lie: Lie) -> Federation:
-    def ask(verb: Verb, requests: Requests) -> Replies:
-        for client, reply in federation.ask(verb, requests):
-            yield client, lie(verb, requests[client], reply) if client in liars else reply
+@dataclass
+class Liars:
+    """Some clients of a federation, who lie at every ask; and what came of it."""
 
-    return gated(Federation(federation.clients, ask, plain(ask)))
+    assembly: Assembly
+    liars: frozenset[ClientId]
+    lie: Lie
+    lies: int = 0
+    unsound: int = 0  # lies that the server must not take
+    refused: Counter[str] = field(default_factory=Counter)
 
+    def federation(self) -> Federation:
+        federation, rule = honest(self.assembly), rule_of(self.assembly.config.aggregation)
 
-def last_state(name: str, federation: Federation) -> ServerState:
-    server = scene(name).method.server(federation, derive(root(0), "server"), ServerState())
-    return deque(server, maxlen=1).pop()
+        def ask(verb: Verb, requests: Requests) -> Replies:
+            for client, reply in federation.ask(verb, requests):
+                if client in self.liars:
+                    yield from self._said(verb, client, requests[client], reply)
+                else:
+                    yield client, reply
+
+        made = plain(ask) if rule is None else robust(ask, rule)
+
+        def total(verb: Verb, requests: Requests) -> Sum:
+            result = made(verb, requests)
+            self.refused += result.refused
+            return result
+
+        return gated(Federation(federation.clients, ask, total))
+
+    def _said(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> Replies:
+        """A lie; every fifth time twice, every seventh in the name of somebody else."""
+        lie = self.lie(verb, request, reply)
+        self.lies += 1
+        self.unsound += flaw(verb, request, lie) is not None
+        yield client, lie
+        if self.lies % 5 == 0:
+            self.unsound += 1
+            yield client, reply
+        if self.lies % 7 == 0:
+            self.unsound += 1
+            yield client + 10**6, reply
 
 
 def wrong(case: Mapping[str, Any], reply: Message) -> Message:
@@ -197,3 +287,113 @@ def _array(about: Mapping[str, Any], was: Tensor | None) -> Tensor:
     if math.prod(shape) == like.numel():
         return like.reshape(shape).to(kind)
     return torch.zeros(shape, dtype=kind)
+
+
+# --- one field of a reply, changed by chance ------------------------------------------------------
+
+DTYPES = (
+    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
+NUMBERS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 0.5, 1e38, -1e38, 1e300, 2.0**31, 2.0**62)
+STRANGE = (-1, 0, 1, 2**31, 2**63, -(2**70), 0.5, math.nan, math.inf, "", "nan", "0", "x" * 1000)
+NAMES = (
+    "delta/", "delta/nowhere", "delta/nowhere#ids", "delta/nowhere#values", "weight#ids", "weight",
+    "loss", "unclipped", "nodes", "model/x", "", "#", "delta/#ids", "words", "\n", "ids", "x" * 500,
+)  # fmt: skip
+BYTES = (b"", b"\xff", b"\x00", b"\n", b"\n\n", b"a b", "\u2028".encode(), b"x" * 5000)
+
+
+def mutated(reply: Message, rng: np.random.Generator) -> Message:
+    """One field of the reply another: its dtype, its shape, its numbers, its name, its place."""
+    arrays, meta, blobs = dict(reply.arrays), dict(reply.meta), dict(reply.blobs)
+    kinds = ["meta", "blobs", "extra"] + ["arrays"] * 7 * bool(arrays) + ["blobs"] * 3 * bool(blobs)
+    kind = _one(rng, kinds)
+    if kind == "arrays":
+        name = _one(rng, list(arrays))
+        changed = _one(rng, [_dtype, _shape, _shape, _numbers, _numbers, _numbers, _order])
+        what = _one(rng, ["change"] * 7 + ["gone", "renamed", "swapped"])
+        if what == "change":
+            arrays[name] = changed(arrays[name], rng)
+        elif what == "gone":
+            del arrays[name]
+        elif what == "renamed":
+            arrays[_name(arrays, rng)] = arrays.pop(name)
+        else:
+            other = _one(rng, list(arrays))
+            arrays[name], arrays[other] = arrays[other], arrays[name]
+    elif kind == "extra":
+        kinds_of = {True: list(arrays.values()), False: [torch.zeros(()), torch.ones(3)]}
+        value = _one(rng, kinds_of[bool(arrays)])
+        arrays[_name(arrays, rng)] = _one(rng, [_dtype, _shape, _numbers])(value, rng)
+    elif kind == "meta":
+        meta[_one(rng, [*meta, "version", "step", "x"])] = _one(rng, STRANGE)
+    else:
+        name = _one(rng, [*blobs, *blobs, *blobs, "words", "vote", "x"])
+        data = blobs.pop(name, b"")
+        cut = int(rng.integers(len(data) + 1))
+        options = [*BYTES, data[:cut], data + data, data[:cut] + _one(rng, BYTES) + data[cut:]]
+        blobs[name] = _one(rng, options)
+    return Message(arrays, meta, blobs)
+
+
+def _one(rng: np.random.Generator, options: Sequence[Any]) -> Any:
+    return options[int(rng.integers(len(options)))]
+
+
+def _name(arrays: Mapping[str, Tensor], rng: np.random.Generator) -> str:
+    """A strange one, or one of another part of something that is there."""
+    parts = ("ids", "values", "scale", "counts", "nodes", "fp16", "int8", "x")
+    bases = [name.partition("#")[0] for name in arrays] or ["x"]
+    return str(_one(rng, [*NAMES, *(f"{_one(rng, bases)}#{part}" for part in parts)]))
+
+
+def _dtype(value: Tensor, rng: np.random.Generator) -> Tensor:
+    return value.to(_one(rng, DTYPES))
+
+
+def _shape(value: Tensor, rng: np.random.Generator) -> Tensor:
+    n, last = (len(value), value.shape[-1]) if value.ndim else (1, 1)
+    shapes = [
+        (), (0,), (n,), (n, 0), (0, last), (n, 1), (1, n), (n + 1,), (n, last + 1), (n + 1, last),
+        (n, last, 1), tuple(reversed(value.shape)), (*value.shape, 1), (1, *value.shape),
+        value.shape[1:], (max(n - 1, 0), *value.shape[1:]),
+    ]  # fmt: skip
+    shape = _one(rng, shapes)
+    size = math.prod(shape)
+    numbers = value.reshape(-1)
+    times = -(-size // max(len(numbers), 1))
+    return (numbers.repeat(times)[:size] if len(numbers) else numbers.new_zeros(size)).reshape(
+        shape
+    )
+
+
+def _numbers(value: Tensor, rng: np.random.Generator) -> Tensor:
+    """Another number somewhere, or everywhere."""
+    changed = value.clone().reshape(-1)
+    places = (
+        slice(None) if rng.random() < 0.5 or not len(changed) else int(rng.integers(len(changed)))
+    )
+    number = float(_one(rng, NUMBERS))
+    if not value.is_floating_point():
+        ends = (0, 1) if value.dtype == torch.bool else tuple(
+            getattr(torch.iinfo(value.dtype), end) for end in ("min", "max")
+        )  # fmt: skip
+        number = int(min(max(number, ends[0]), ends[1])) if math.isfinite(number) else ends[1]
+    changed[places] = torch.tensor(
+        number, dtype=torch.float64 if value.is_floating_point() else torch.int64
+    ).to(value.dtype)
+    return changed.reshape(value.shape)
+
+
+def _order(value: Tensor, rng: np.random.Generator) -> Tensor:
+    if not value.ndim or not len(value):
+        return value
+    return _one(
+        rng,
+        [
+            value.flip(0),
+            value[torch.from_numpy(rng.permutation(len(value)))],
+            value[:1].expand_as(value).clone(),
+        ],
+    )

@@ -35,7 +35,7 @@ from lexfed.runtime.workers import workers
 from lexfed.wire import left_the_numbers
 
 Figures = dict[str, Any]
-# rounds in a row in which nobody's update was a number: one such round may be that of a few liars
+# rounds in a row in which most updates are no numbers: one such round may be that of a few liars
 PATIENCE = 3
 
 
@@ -138,8 +138,8 @@ class Server:
         return None
 
     def _diverged(self, after: ServerState) -> bool:
-        """Whether training has left the numbers: the server's own, or those of all who answer, for
-        too long.
+        """Whether training has left the numbers: the server's own, or for too long those of most
+        clients.
         """
         if after.round > self.state.round:
             self.exploded = self.exploded + 1 if _exploded(self.tally) else 0
@@ -148,7 +148,7 @@ class Server:
 
     def _why(self) -> str:
         return (
-            f"nobody's update was a number of an ordinary size ({self.exploded} rounds in a row): "
+            f"most updates were no numbers of an ordinary size ({self.exploded} rounds in a row): "
             "lower the learning rate (train.lr, word2vec.lr), or what a sum counts for "
             "(server.lr, word2vec.cap)"
             if self.exploded
@@ -215,8 +215,8 @@ def _until_it_ends(
 
 
 def _exploded(tally: Tally) -> bool:
-    """Nobody was heard, and not because nobody came."""
-    return tally.clients == 0 and any(map(left_the_numbers, tally.refused))
+    """Most of those who answered sent what is no number, or far from any that training makes."""
+    return sum(n for why, n in tally.refused.items() if left_the_numbers(why)) > tally.clients
 
 
 def _no_numbers(state: ServerState, tally: Tally) -> bool:

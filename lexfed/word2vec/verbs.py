@@ -14,9 +14,9 @@ from lexfed.wire.verbs import ANY, CLOCK, NUMBER
 _ROWS = ("since", "version", "rows", "width")
 # of the tables that a client holds; -1: of none. Nobody is ahead of the server
 _HELD = {"version": Array(low=-1, most="version")}
-# A word vector in good health is shorter than this in all its numbers together: who moves one of
-# them by more has left the numbers, or lies.
-LONGEST_MOVE = 100.0
+# A word vector in good health is shorter than 20: who moves one of its numbers by more than there
+# and back has left the numbers, or lies.
+LONGEST_MOVE = 40.0
 MOVES = Array(like="rows", low=-LONGEST_MOVE, high=LONGEST_MOVE)
 
 VERSION = Verb(
