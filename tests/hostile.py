@@ -51,7 +51,7 @@ def folder() -> Path:
             {"text": f"{(GOOD if i % 2 else BAD)[i % 5]} {i}", "label": i % 2} for i in range(48)
         ],
         "sources": [
-            {"text": " ".join(rng.choice(WORDS, 30)), "source": f"s{i % 4}"} for i in range(40)
+            {"text": " ".join(rng.choice(WORDS, 30)), "source": f"s{i % 6}"} for i in range(60)
         ],
         "few users": [
             {"text": " ".join(rng.choice(WORDS, 12)), "user": f"u{i % 12}"} for i in range(24)
@@ -80,7 +80,7 @@ def vectors(**more: Any) -> dict[str, Any]:
         "method": "federated_word2vec",
         "rounds": 2,
         "data": {
-            "name": f"{folder()}/sources.jsonl", "clients": 4, "partition": "source",
+            "name": f"{folder()}/sources.jsonl", "clients": 6, "partition": "source",
             "test": 0.2, "test_of": "each",
         },
         "agreement": {"minimum": 2},
@@ -146,7 +146,7 @@ SCENES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "word2vec openly": lambda: vectors(agreement={"minimum": 2, "hashed": False}),
     "word2vec union": lambda: vectors(agreement={"minimum": 2, "rule": "union"}),
     "word2vec private list": lambda: vectors(
-        agreement={"rule": "dp", "epsilon": 20.0, "words_per_document": 10}
+        agreement={"rule": "dp", "epsilon": 50.0, "words_per_document": 10}
     ),
     "language": lambda: language(
         tokenizer_for_free={"switch": [1], "sample_words": 40, "sample_length": 8}
