@@ -560,6 +560,41 @@ def test_a_malformed_update_counts_as_none(corpus: Path, tmp_path: Path) -> None
     assert len(last.params[INPUT]) == len(WORDS)
 
 
+def test_who_sends_no_numbers_is_counted_and_ends_nothing(
+    corpus: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    settings = ("malice.clients=1", "malice.kind='nan'", "rounds=2")
+    for workers in (0, 2):  # these are threads
+        words = [word for setting in settings for word in ("--set", setting)]
+        out = lexfed("run", corpus, "--out", f"w{workers}", "--workers", workers, *words)
+        assert out.returncode == 0, out.stderr
+        run = tmp_path / f"w{workers}"
+        records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        assert [record["clients"] for record in records] == [2, 2]
+        assert [record["refused"] for record in records] == [{"'delta/' is no number": 1}] * 2
+        summary = json.loads((run / "summary.json").read_text())
+        assert summary["refused"] == {"'delta/' is no number": 2}
+        assert "2 &#x27;delta/&#x27; is no number" in (run / "report.html").read_text()
+    one, two = ((tmp_path / f"w{n}/artifacts/vectors.txt").read_bytes() for n in (0, 2))
+    assert one == two
+
+
+def test_pairs_beyond_the_most_that_count_are_not_claimed(corpus: Path, tmp_path: Path) -> None:
+    heard: list[Message] = []
+    assembly = built(corpus, "word2vec.most_pairs=5", "rounds=1")
+    federation = simulate(site_of(assembly, Store(tmp_path)))
+
+    def ask(verb: Verb, requests: Requests) -> Replies:
+        for client, reply in federation.ask(verb, requests):
+            if verb is SKIPGRAM:
+                heard.append(reply)
+            yield client, reply
+
+    run(assembly, replace(federation, ask=ask, total=plain(ask)))
+    assert len(heard) == 3
+    assert {int(reply.arrays["delta/input#counts"].max()) for reply in heard} == {5}
+
+
 HARD: dict[str, tuple[list[tuple[str, str]], str | None]] = {
     "no overlap": (
         [("alpha beta " * 20, "a"), ("gamma delta " * 20, "b")],
