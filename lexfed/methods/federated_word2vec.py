@@ -111,8 +111,8 @@ def server(parts: VectorParts) -> ServerProgram:
         )
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
-        asking = partial(requests, federation)
-        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, asking, paid_by(ROWS), asks)
+        told = partial(requests, federation, options.most_pairs)
+        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks)
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program

@@ -1,7 +1,8 @@
 """Counting what crosses the wire, from the messages themselves: a layer around a federation."""
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from lexfed.core.params import Rows
 from lexfed.federation import Federation, Requests, Sum
@@ -15,6 +16,7 @@ class Tally:
     """
 
     clients: int = 0
+    refused: dict[str, int] = field(default_factory=dict)  # replies that were not taken, by reason
     bytes_up: int = 0
     bytes_down: int = 0
     evaluation_bytes_up: int = 0
@@ -26,23 +28,33 @@ class Tally:
     def reset(self) -> None:
         vars(self).update(vars(Tally()))
 
+    def refuse(self, reasons: Counter[str]) -> None:
+        """Write these down here, and nowhere else."""
+        self.refused = dict(Counter(self.refused) + reasons)
+        reasons.clear()
+
 
 def metered(federation: Federation, tally: Tally) -> Federation:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         _count_down(tally, verb, requests)
-        for client, reply in federation.ask(verb, requests):
-            _count_up(tally, verb, size(reply))
-            yield client, reply
+        try:
+            for client, reply in federation.ask(verb, requests):
+                _count_up(tally, verb, size(reply))
+                yield client, reply
+        finally:
+            tally.refuse(federation.refused)
 
     def total(verb: Verb, requests: Requests) -> Sum:
         _count_down(tally, verb, requests)
         result = federation.total(verb, requests)
         _count_up(tally, verb, result.bytes_up)
         tally.clients += result.clients
+        tally.refuse(result.refused + federation.refused)
+        federation.refused.clear()
         tally.loss = _mean_loss(result)
         return result
 
-    return Federation(federation.clients, ask, total)
+    return replace(federation, ask=ask, total=total)
 
 
 def _count_down(tally: Tally, verb: Verb, requests: Requests) -> None:

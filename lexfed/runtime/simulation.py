@@ -8,10 +8,20 @@ from functools import cached_property
 
 from lexfed.corpus.population import Population
 from lexfed.experiment.assembly import Assembly
-from lexfed.federation import Ask, Federation, Handler, Layer, Method, Replies, Requests, plain
+from lexfed.federation import (
+    Ask,
+    Federation,
+    Handler,
+    Layer,
+    Method,
+    Replies,
+    Requests,
+    gated,
+    plain,
+)
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Verb, check, check_outgoing
+from lexfed.wire import ClientId, Message, Verb, check, check_outgoing, echoing
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Site:
         reply, after = self.handlers[verb](message, self.population.client(client), before)
         if reply is not None:
             check_outgoing(verb, reply, self.method.split)
+            reply = echoing(message, reply)
         if verb.kind != "figures" and after is not before:  # what evaluation changes is discarded
             self.store.save(client, clock, after)
         if reply is not None and self.recorder is not None:
@@ -65,4 +76,4 @@ def sequential(site: Site) -> Ask:
 
 def simulate(site: Site) -> Federation:
     ask = sequential(site)
-    return Federation(range(len(site.population)), ask, plain(ask))
+    return gated(Federation(range(len(site.population)), ask, plain(ask)))
