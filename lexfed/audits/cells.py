@@ -16,7 +16,7 @@ from lexfed.audits.inversion import on_uploads as inversion
 from lexfed.audits.membership import released, shadows
 from lexfed.audits.scene import Attack, Findings, Scene, act, seen
 from lexfed.audits.score import Cell
-from lexfed.audits.transcript import transcript
+from lexfed.audits.transcript import check_origin, transcript
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.files import write_atomically
 from lexfed.experiment import audit_options
@@ -116,6 +116,7 @@ def of_wire(wire: Path, truth: Config) -> Rows:
             f"{MODEL} is not read from a wire: models are trained for it; audit the configuration "
             "instead"
         )
+    check_origin(wire, configuration.same_messages(truth))
     assembly = assemble(truth)
     scene = seen(
         _about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client))

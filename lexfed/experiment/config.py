@@ -231,6 +231,16 @@ def fingerprint(table: Mapping[str, Any]) -> str:
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 
+def same_messages(config: Config) -> str:
+    """A fingerprint of all that decides which messages are sent: not of how they are scored or
+    attacked afterwards.
+    """
+    table = tomllib.loads(to_toml(config))
+    for name in ("audit", "evaluation", "keep"):
+        table.pop(name, None)
+    return fingerprint(table)
+
+
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     return {
         k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None

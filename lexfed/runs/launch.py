@@ -54,12 +54,17 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
         events.require()
     assembly = assemble(parsed)  # everything that can be wrong with the input shows here
     if manner.record_wire is not None:
-        Recorder(manner.record_wire).begin()
+        _begin_wire(manner.record_wire, parsed)
     kept = _fork(source, assembly, out) if source is not None else None
     if kept is None:
         rundir.create(out, parsed)
     with RunDir(out).lock():
         return _run(Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire), manner)
+
+
+def _begin_wire(folder: Path, parsed: Config) -> None:
+    about = {"method": parsed.method, "data": parsed.data.name}
+    Recorder(folder).begin({**about, "configuration": config.same_messages(parsed)})
 
 
 def _refuse_existing(out: Path, manner: Manner) -> None:
@@ -91,6 +96,8 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         kept = None if kept is None else _with_whole_ledger(kept, before)
         assembly = assemble(parsed)
         directory.write_rounds(parsed.rounds)
+        if manner.record_wire is not None:
+            _begin_wire(manner.record_wire, parsed)
         return _run(Run(assembly, directory, kept, manner.workers, manner.record_wire), manner)
 
 
