@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.core.figures import human
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
@@ -200,6 +201,9 @@ def _run(run: Run, manner: Manner) -> RunDir:
         console.print(
             f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False
         )
+    if summary["refused"]:
+        told = f"replies that were refused: {human('refused', summary['refused'])}"
+        console.print(told, soft_wrap=True, highlight=False)
     if summary["privacy"]:
         console.print(summary["privacy"], soft_wrap=True, highlight=False)
     for hint in hints.after(summary, run.directory.records()):
