@@ -37,7 +37,7 @@ class Audit:
     optimizers: tuple[str, ...] = ()  # default: train.optimizer
     batches: tuple[int, ...] = ()  # default: train.batch
     seeds: tuple[int, ...] = ()  # default: seed
-    clients: int = 10  # uploads that are attacked in each cell
+    clients: int = 10  # whose uploads are attacked in each cell; all of them, if there are fewer
     rounds: int = 1  # rounds that are recorded, of the same clients if there are several
     candidates: int = 20_000  # words that the attacker considers
     # inversion: how often a gradient is compared; 300 take some ten seconds

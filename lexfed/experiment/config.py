@@ -102,6 +102,12 @@ class Config:
         return self.own if is_own(self.method) else getattr(self, self.entry.name, Nothing())
 
 
+def own_names(config: Config) -> list[str]:
+    """The things of the user's own that a configuration names: `package.module:NAME`."""
+    names = (config.method, config.data.name, config.model.name, config.language_model.name)
+    return [name for name in names if is_own(name)]
+
+
 def load(path: Path, settings: Sequence[str] = (), method: str | None = None) -> Config:
     """Read a TOML file, then apply `key=value` settings over it.
 
@@ -157,7 +163,7 @@ def _leave_own_table(table: dict[str, Any], method: Any) -> None:
     """
     if isinstance(method, str) and is_own(method):
         entry = registry.method(method)
-        toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
+        toml.read(entry.options, _table(table, entry.name), f"{entry.name}.")
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:
@@ -184,8 +190,17 @@ def _read(table: dict[str, Any]) -> Config:
         raise ConfigError(
             f"a method of your own can't be called '{entry.name}': that is the name of a key"
         )
-    own: Any = toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
+    toml.check_types(entry.options, f"{entry.name}.")
+    own: Any = toml.read(entry.options, _table(table, entry.name), f"{entry.name}.")
     return dataclasses.replace(toml.read(Config, table, "", hidden=("own",)), own=own)
+
+
+def _table(table: dict[str, Any], name: str) -> Mapping[str, Any]:
+    """A table, taken out."""
+    found = table.pop(name, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"'{name}' is a table: write [{name}], not {name} = {found!r}")
+    return found
 
 
 def _rename(table: dict[str, Any]) -> None:
@@ -206,7 +221,10 @@ def as_table(config: Config) -> dict[str, Any]:
 
 def to_toml(config: Config) -> str:
     """The whole configuration, defaults included: it can be run again."""
-    return tomli_w.dumps({"format": formats.CONFIGURATION, **_without_none(as_table(config))})
+    table = _written(config)
+    own = table.pop("own")
+    table |= {config.entry.name: own} if is_own(config.method) else {}
+    return tomli_w.dumps({"format": formats.CONFIGURATION, **table})
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -228,7 +246,15 @@ def fingerprint(table: Mapping[str, Any]) -> str:
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None
-    }
+def _written(table: Any) -> dict[str, Any]:
+    """As TOML can hold it: what is none is left out, unless something else is the default."""
+    found: dict[str, Any] = {}
+    for key in dataclasses.fields(table):
+        value = getattr(table, key.name)
+        if dataclasses.is_dataclass(value):
+            found[key.name] = _written(value)
+        elif value is not None:
+            found[key.name] = value
+        elif key.default is not None:
+            found[key.name] = toml.NONE
+    return found

@@ -26,6 +26,7 @@ from lexfed.federation.sums import (
     blocks,
     plain,
     robust,
+    ruled,
     tapped,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method",
     "Replies", "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum",
     "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "once", "paid_ahead_by",
-    "paid_by", "plain", "request", "robust", "tapped",
+    "paid_by", "plain", "request", "robust", "ruled",
+    "tapped",
 ]  # fmt: skip

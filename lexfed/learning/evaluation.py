@@ -143,6 +143,8 @@ def _confusion(logits: Tensor, labels: Tensor, classes: int) -> metrics.Confusio
 class ClassifierStudy:
     """Every client scores the model it would use; a few of them, always the same, on the way."""
 
+    asks = (EVALUATE,)  # what a method must have a handler for
+
     evaluation: Evaluation
     people: Population
     tokenizer: Tokenizer | None  # None: every client has its own words

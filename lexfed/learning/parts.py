@@ -5,6 +5,7 @@ things.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lexfed.core.seeds import root
 from lexfed.corpus.population import Population
 from lexfed.federation import Requests, Rounds, ServerState, Study, paid_ahead_by, paid_by, request
 from lexfed.federation.sampling import Sampler
@@ -42,6 +43,11 @@ class Parts:
     people: Population | None = None
     study: Study | None = None
     promise: Promise | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the model's parameters: they do not depend on its word list."""
+        return frozenset(self.task.model.init(1, root(0)))
 
     def loop(self, verb: Verb = TRAIN) -> Rounds:
         return loop(self.sampler, self.mechanism, self.optimizer, self.account, verb)

@@ -88,7 +88,8 @@ class Parted:
 
 
 def fedrecon(parts: Parts, options: FedRecon) -> Method:
-    split, task = ParameterSplit(lambda name: name == PRIVATE_ROWS), parted(parts)
+    split = ParameterSplit(lambda name: name == PRIVATE_ROWS, beside=(PRIVATE_ROWS,))
+    task = parted(parts)
     parts, forgotten = replace(parts, task=task), Kept(task.reader)
 
     def fit(

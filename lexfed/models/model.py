@@ -97,6 +97,17 @@ class WordClassifier(Classifier, Protocol):
         """
 
 
+def lacking(model: object, protocol: type) -> list[str]:
+    """What a model of the user's own has not, and must have."""
+    names = dict.fromkeys(
+        name
+        for kind in reversed(protocol.__mro__)
+        for name in vars(kind)
+        if getattr(kind, "_is_protocol", False) and not name.startswith("_")
+    )
+    return [name for name in names if not hasattr(model, name)]
+
+
 def embed(params: Params, ids: Tensor) -> Tensor:
     table = params[TABLE]
     if BEYOND in params:

@@ -37,6 +37,12 @@ class VectorParts:
     study: Study | None = None  # the method brings it
     promise: Promise | None = None  # noise per user has no meaning between organisations
 
+    @property
+    def names(self) -> frozenset[str]:
+        from lexfed.models.skipgram import INPUT, OUTPUT  # compiled: loaded when first needed
+
+        return frozenset({INPUT, OUTPUT})
+
 
 def parts(tables: Tables, people: Population, entry: Entry) -> VectorParts:
     sampler = sampler_of(tables.cohort, len(people))
