@@ -37,7 +37,7 @@ class Data:
     validation: float = 0.1
     limit: int | None = None  # at most so many training texts
     classes: int | None = None  # default: as many as there are labels
-    text: str = "text"  # names of columns
+    text: str = "text"  # the column of texts
     label: str = "label"  # the column of labels
     user: str = "user"  # the column that says who wrote a text
     source: str = "source"  # the column that says where a text is from

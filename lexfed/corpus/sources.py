@@ -66,7 +66,9 @@ def _table(source: Any, columns: Columns) -> pa.Table:
     if isinstance(source, Sequence) and not isinstance(source, bytes):
         for place, text in enumerate(source):
             if not isinstance(text, str):
-                raise DataError(f"text {place + 1} is no string but {type(text).__name__}")
+                raise DataError(
+                    f"texts must be strings, and text {place + 1} is {type(text).__name__}"
+                )
         return pa.table({columns.text: list(source)})
     if isinstance(source, Iterable):
         raise DataError("texts must be a list of strings: what can be read only once is no corpus")

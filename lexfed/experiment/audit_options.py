@@ -21,6 +21,10 @@ Attack = Literal[
 
 @dataclass(frozen=True)
 class Audit:
+    """The `[audit]` table: which uploads `lexfed audit` attacks, and how. Every combination of
+    methods, defences, sentences, optimizers, batches and seeds is tried; one is called a cell.
+    """
+
     attacks: tuple[Attack, ...] = (
         "rows",
         "span",
@@ -31,7 +35,8 @@ class Audit:
         "canaries",
     )  # which attacks run
     methods: tuple[str, ...] = ()  # default: the configuration's own
-    # each a defence: settings that make it, apart by ";", or "none"
+    # each is tried in turn: the settings that switch it on, with ";" between several, such as
+    # "privacy.placement=central; privacy.noise=1"; "none" is no defence
     defences: tuple[str, ...] = ("none",)
     sentences: tuple[int, ...] = ()  # texts of a client; default: all it has
     optimizers: tuple[str, ...] = ()  # default: train.optimizer

@@ -104,8 +104,9 @@ class Config:
 
 def own_names(config: Config) -> list[str]:
     """The things of the user's own that a configuration names: `package.module:NAME`."""
-    names = (config.method, config.data.name, config.model.name, config.language_model.name)
-    return [name for name in names if is_own(name)]
+    table = as_table(config)
+    named = [table[key]["name"] for key in ("data", "model", "language_model")]
+    return [name for name in (config.method, *named) if is_own(name)]
 
 
 def load(path: Path, settings: Sequence[str] = (), method: str | None = None) -> Config:
@@ -221,9 +222,12 @@ def as_table(config: Config) -> dict[str, Any]:
 
 def to_toml(config: Config) -> str:
     """The whole configuration, defaults included: it can be run again."""
-    table = _written(config)
-    own = table.pop("own")
-    table |= {config.entry.name: own} if is_own(config.method) else {}
+    kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    kinds[config.entry.name] = type(config.options)
+    table = {
+        key: _written(value, kinds[key]) if isinstance(value, dict) else value
+        for key, value in as_table(config).items()
+    }
     return tomli_w.dumps({"format": formats.CONFIGURATION, **table})
 
 
@@ -246,15 +250,10 @@ def fingerprint(table: Mapping[str, Any]) -> str:
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 
-def _written(table: Any) -> dict[str, Any]:
+def _written(table: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     """As TOML can hold it: what is none is left out, unless something else is the default."""
-    found: dict[str, Any] = {}
-    for key in dataclasses.fields(table):
-        value = getattr(table, key.name)
-        if dataclasses.is_dataclass(value):
-            found[key.name] = _written(value)
-        elif value is not None:
-            found[key.name] = value
-        elif key.default is not None:
-            found[key.name] = toml.NONE
-    return found
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    kept = {
+        key: value for key, value in table.items() if value is not None or usual[key] is not None
+    }
+    return {key: toml.NONE if value is None else value for key, value in kept.items()}

@@ -31,6 +31,10 @@ changes one key. A key that is set and that no method of the chosen kind reads i
 would do nothing.
 Other methods' own tables may stay in a file, so that `--set method=` can compare methods on it.
 
+TOML has no word for "none". A key whose type ends in "or none" is unset with the string "none": \
+`--set data.limit=none`,
+or `limit = "none"` in a file.
+
 *Read by* says which methods read a key; "all" is every method. Methods of your own read what \
 their kind reads.
 """
@@ -93,7 +97,8 @@ def _type(hint: Any) -> str:
             + ", or none"
         )
     if get_origin(hint) is tuple:
-        return f"list of {_type(get_args(hint)[0])}"
+        one = get_args(hint)[0]
+        return f"list of {_type(one)}{'s' if one in (int, float, str) else ''}"
     return {int: "whole number", float: "number", str: "string", bool: "true or false"}[hint]
 
 

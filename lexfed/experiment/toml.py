@@ -72,8 +72,6 @@ def _is_readable(hint: Any) -> bool:
         return len(arguments) == 1 and _is_readable(arguments[0])
     if get_origin(hint) is tuple:
         return len(arguments) == 2 and arguments[1] is Ellipsis and _is_readable(arguments[0])
-    if dataclasses.is_dataclass(hint):
-        return all(_is_readable(inner) for inner in get_type_hints(hint).values())
     return get_origin(hint) is Literal or hint in (int, float, str, bool)
 
 

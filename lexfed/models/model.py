@@ -19,7 +19,9 @@ class ModelOptions:
     embedding, two classes).
     """
 
-    name: str = "bilstm"  # or "minilm", or a Hugging Face encoder by hub name or folder
+    # bilstm, minilm, a Hugging Face encoder by hub name or folder, or one of your own:
+    # `package.module:MODEL`
+    name: str = "bilstm"
     embedding: int = 300  # of the BiLSTM: numbers of a word's vector
     hidden: int = 300  # of the BiLSTM: its state, in each direction
     dropout: float = 0.5  # of the BiLSTM: share of numbers left out in a training step

@@ -427,7 +427,7 @@ CORPORA = {
         "def load(): return {'text': ['a', 'b'], 'label': [1]}",
         "columns must be of one length, not text 2, label 1",
     ),
-    "numbers": ("def load(): return [1, 2, 3]", "text 1 is no string but int"),
+    "numbers": ("def load(): return [1, 2, 3]", "texts must be strings, and text 1 is int"),
     "several kinds": (
         "def load(): return {'text': ['a', 'b'], 'label': ['x', 1]}",
         "column 'label' holds values of different kinds",
@@ -667,7 +667,7 @@ def test_a_key_that_may_be_none_can_be_unset(tiny: Path, tmp_path: Path) -> None
         most: int | None = 5
 
     # what is none though something else is the default must be written down
-    written = config._written(Table(None))
+    written = config._written({"most": None}, Table)
     assert toml.read(Table, written, "") == Table(None)
 
 
