@@ -22,7 +22,7 @@ from lexfed.corpus.population import Data, Population
 from lexfed.corpus.text import Corpus
 from lexfed.experiment import config as configuration
 from lexfed.experiment.config import Config
-from lexfed.experiment.registry import METHODS
+from lexfed.experiment.known_methods import METHODS
 from lexfed.federation import Entry, Method, ServerState
 from lexfed.records import rundir
 from lexfed.records.rundir import RunDir

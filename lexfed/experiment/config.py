@@ -17,7 +17,7 @@ from lexfed.core import formats
 from lexfed.core.errors import ConfigError
 from lexfed.core.importing import is_own, look_in
 from lexfed.corpus.population import Data
-from lexfed.experiment import reads, registry, toml
+from lexfed.experiment import known_methods, reads, toml
 from lexfed.experiment.audit_options import Audit
 from lexfed.federation.method import Entry, Nothing
 from lexfed.federation.robust import Aggregation
@@ -94,7 +94,7 @@ class Config:
 
     @property
     def entry(self) -> Entry:
-        return registry.method(self.method)
+        return known_methods.method(self.method)
 
     @property
     def options(self) -> Any:
@@ -126,7 +126,7 @@ def load(path: Path, settings: Sequence[str] = (), method: str | None = None) ->
 
 def _for_method(table: dict[str, Any], method: str) -> dict[str, Any]:
     """Only what is read for it: the file may be another method's."""
-    entry = registry.method(method)
+    entry = known_methods.method(method)
     kept: dict[str, Any] = {"method": method}
     for name, value in table.items():
         if isinstance(value, dict):
@@ -163,12 +163,12 @@ def _leave_own_table(table: dict[str, Any], method: Any) -> None:
     unused.
     """
     if isinstance(method, str) and is_own(method):
-        entry = registry.method(method)
+        entry = known_methods.method(method)
         toml.read(entry.options, _table(table, entry.name), f"{entry.name}.")
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:
-    return registry.method(toml.word(table.get("method", Config.method), "method"))
+    return known_methods.method(toml.word(table.get("method", Config.method), "method"))
 
 
 def changed(config: Config, settings: Sequence[str]) -> Config:
@@ -253,7 +253,5 @@ def fingerprint(table: Mapping[str, Any]) -> str:
 def _written(table: Mapping[str, Any], kind: Any) -> dict[str, Any]:
     """As TOML can hold it: what is none is left out, unless something else is the default."""
     usual = {field.name: field.default for field in dataclasses.fields(kind)}
-    kept = {
-        key: value for key, value in table.items() if value is not None or usual[key] is not None
-    }
-    return {key: toml.NONE if value is None else value for key, value in kept.items()}
+    kept = [key for key, value in table.items() if value is not None or usual[key] is not None]
+    return {key: toml.NONE if table[key] is None else table[key] for key in kept}

@@ -17,7 +17,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lexfed.experiment import reads, registry
+from lexfed.experiment import known_methods, reads
 from lexfed.experiment.config import Config
 from lexfed.federation.method import Entry
 
@@ -125,15 +125,15 @@ def _word(value: object) -> str:
 
 @cache
 def _entries() -> Mapping[str, Entry]:
-    return {name: registry.method(name) for name in registry.METHODS}
+    return {name: known_methods.method(name) for name in known_methods.METHODS}
 
 
 def _readers(table: str, key: str) -> str:
-    if table in registry.METHODS:
+    if table in known_methods.METHODS:
         return table
     path = f"{table}.{key}" if table else key
     readers = [name for name, entry in _entries().items() if reads.by_method(entry, path)]
-    others = [name for name in registry.METHODS if name not in readers]
+    others = [name for name in known_methods.METHODS if name not in readers]
     if not others:
         return "all"
     return ", ".join(readers) if len(readers) <= len(others) else f"all but {', '.join(others)}"

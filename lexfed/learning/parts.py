@@ -13,7 +13,7 @@ from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.defences import UNDEFENDED, Defences
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Task
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import UNPAID, Account, Mechanism
 from lexfed.privacy.promise import Promise
 from lexfed.vocabulary.vectors import PublicTable

@@ -29,7 +29,7 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import OwnWords, PrivatePart, whole_module
 from lexfed.learning.task import Local, Trained, train
 from lexfed.learning.training import averaging, trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.models.model import EMBEDDING, WordClassifier, lacking
 from lexfed.vocabulary import vectors
 from lexfed.wire import Message

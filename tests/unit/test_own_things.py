@@ -36,7 +36,7 @@ from lexfed.learning.evaluation import evaluator
 from lexfed.learning.private_table import Kept
 from lexfed.learning.task import plain_update
 from lexfed.learning.training import averaging, trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.methods.fedavg import averaged
 from lexfed.wire import Array, Form, Verb
 from lexfed.wire.verbs import CLOCK

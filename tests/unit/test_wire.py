@@ -9,7 +9,7 @@ import lexfed
 from lexfed.core.errors import PrivacyError, WireError
 from lexfed.core.params import ALL_SHARED, ParameterSplit
 from lexfed.federation import Method
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.methods.lg_fedavg import WARM_UP
 from lexfed.wire import Message, Verb, check, check_outgoing, decode, encode
 

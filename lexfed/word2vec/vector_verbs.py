@@ -4,7 +4,7 @@ A client says which version of the tables it holds, gets the vocabulary once, th
 changed since.
 """
 
-from lexfed.learning.verbs import FIGURE
+from lexfed.learning.training_verbs import FIGURE
 from lexfed.wire import Form, Verb
 from lexfed.wire.verbs import ANY, CLOCK, NUMBER, UPDATE
 
