@@ -231,6 +231,60 @@ def data_show(
     _console().print(table)
 
 
+@data.command("check")
+def data_check(
+    name: Annotated[str, _argument(help="A name of `lexfed data list`, a file or a folder.")],
+    text: Annotated[str, _option(help="The column of texts.")] = "text",
+    label: Annotated[str, _option(help="The column of labels.")] = "label",
+    user: Annotated[str, _option(help="The column that says who wrote a text.")] = "user",
+) -> None:
+    """What may go wrong with a data set: no text is shown."""
+    from rich.table import Table
+
+    from lexfed.corpus import checking, sources
+    from lexfed.corpus.describe import describe
+    from lexfed.corpus.loading import Columns
+
+    console = _console()
+    corpus = sources.load(name, Columns(text=text, label=label, user=user))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(corpus).items():
+        table.add_row(key, value)
+    console.print(table)
+    remarks = list(checking.of_texts(corpus))
+    for remark in remarks or ["nothing looks wrong"]:
+        console.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def init(
+    question: Annotated[str, _argument(help="private, agreed, learned or audit.")],
+    name: Annotated[str | None, _option("--data", metavar="FILE", help="Your texts.")] = None,
+    out: Annotated[
+        Path | None, _option(metavar="FILE.toml", help="Default: QUESTION.toml.")
+    ] = None,
+) -> None:
+    """Look at the data, and write a commented configuration to start from."""
+    from typing import get_args
+
+    from lexfed.core.errors import ConfigError, nearest
+    from lexfed.core.files import write_atomically
+    from lexfed.experiment import starting
+
+    if question not in get_args(starting.Question):
+        known = nearest(question, get_args(starting.Question))
+        raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
+    path = out or Path(f"{question}.toml")
+    if path.exists():
+        raise ConfigError(f"{path} exists already; choose another --out")
+    seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
+    write_atomically(path, starting.write(question, seen).encode())  # type: ignore[arg-type]
+    then = "audit" if question == "audit" else "run"
+    _console().print(
+        f"wrote {path}; next: lexfed {then} {path}", soft_wrap=True, highlight=False, markup=False
+    )
+
+
 vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)
 app.add_typer(vocab, name="vocab")
 
@@ -242,7 +296,8 @@ def vocab_agree(
     out: ListOut = None,
     extend: Extend = None,
 ) -> None:
-    """Agree on a word list without training, and say what each organisation would reveal."""
+    """Agree on a word list without training, and say what each organisation revealed."""
+    from lexfed.agreement.protocol import refused_of
     from lexfed.experiment.config import load
     from lexfed.report import revealed as report
     from lexfed.runs import agreement_alone as agreeing
@@ -257,8 +312,23 @@ def vocab_agree(
         console.print(title, soft_wrap=True, highlight=False)
         _print_table(rows, report.COLUMNS)
         console.print()
-    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger):
+    refused = refused_of(outcome.state)
+    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger, refused):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@vocab.command("preview")
+def vocab_preview(config: AgreementConfig, settings: Settings = None) -> None:
+    """What each organisation would reveal if it took part, from its own text; nothing is sent."""
+    from lexfed.experiment.config import load
+    from lexfed.report import revealed as report
+    from lexfed.runs import agreement_alone as agreeing
+
+    setup = load(config, settings or [], method="federated_word2vec")
+    previews, public = agreeing.foresee(setup)
+    _print_table(report.foreseen(previews), report.FORESEEN)
+    for line in report.outlook(previews, setup.agreement, public):
+        _console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @vocab.command("inspect")
@@ -322,22 +392,13 @@ def privacy(
     parameters: Annotated[float, _option(help="plan: numbers of the model.")] = 1e6,
 ) -> None:
     """The account of a run or a configuration; `plan` says what noise a promise would take."""
-    console = _console()
-    tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     if str(target) == "plan":
-        from lexfed.privacy import planning
+        from lexfed.privacy.planning import HEADS, Plan, table
 
-        plan = planning.Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
-        tell(
-            f"epsilon {epsilon:g} at delta {delta:g} over {rounds:,} rounds, {int(population):,} "
-            f"users, clip {clip:g}, {int(parameters):,} parameters:\n"
-        )
-        _print_cells(planning.HEADS, planning.table(plan))
-        tell(
-            "\nz: the noise's deviation on the sum, in clips. Then its deviation on each number of "
-            "the mean\nupdate, and the length of all of it against the longest update that may be "
-            "sent."
-        )
+        plan = Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
+        tell(plan.title)
+        _print_cells(HEADS, table(plan))
         return
     from lexfed.runs import account
 

@@ -83,6 +83,7 @@ FIGURES: tuple[Figure, ...] = (
     # word vectors
     Figure("vocabulary_size", "words in the vocabulary"),
     Figure("single_source_words", "words of one organisation alone"),
+    Figure("agreement_refused"),
     Figure("heldout_loss", "loss on held-out text", three, "rsck"),
     Figure("centralised_heldout_loss", "loss, all text in one place", three, "rck"),
     # language models

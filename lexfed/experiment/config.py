@@ -185,6 +185,9 @@ def changed(config: Config, settings: Sequence[str]) -> Config:
 def _read(table: dict[str, Any]) -> Config:
     _rename(table)
     entry = _entry(table)
+    own_table = table.get(entry.name, {})
+    for key, value in entry.defaults(own_table if isinstance(own_table, dict) else {}).items():
+        toml.set_if_absent(table, key, value)
     if not is_own(table.get("method", "")):
         return toml.read(Config, table, "", hidden=("own",))
     if entry.name in Config.__dataclass_fields__:

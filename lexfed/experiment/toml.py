@@ -28,6 +28,14 @@ def apply(table: dict[str, Any], setting: str) -> None:
     table[last] = value
 
 
+def set_if_absent(table: dict[str, Any], key: str, value: Any) -> None:
+    """A key as `table.key`; what is no table is left to be refused where it is read."""
+    name, _, last = key.partition(".")
+    inner = table.setdefault(name, {})
+    if isinstance(inner, dict):
+        inner.setdefault(last, value)
+
+
 NONE = "none"  # TOML has no word for it: how a key that may be none is unset
 T = TypeVar("T")
 

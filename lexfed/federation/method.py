@@ -128,6 +128,10 @@ class Nothing:
     """The table of a method that has no options."""
 
 
+def _none_of_its_own(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Entry:
     """A method as a configuration names it: `method = "name"`, or `method =
@@ -140,6 +144,8 @@ class Entry:
     options: type = Nothing
     traits: frozenset[Trait] = frozenset()
     ignores: tuple[str, ...] = ()  # keys that its kind reads and this method does not
+    # of keys that nobody set, by what its own table says: {"train.epochs": 2}
+    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _none_of_its_own
 
     def __post_init__(self) -> None:
         """What can't be meant is refused where it is written."""

@@ -120,13 +120,14 @@ def _of_words(promised: Promise, tables: Tables) -> Promise:
         file = tables.vocabulary.vectors or tables.model.name
         note = f"'{file}' was not made from these users' texts"
         return replace(promised, notes=(*promised.notes, note))
-    return promised.tainted(*made_of("word list", "vocabulary.corpus", tables.vocabulary.corpus,
-                                     tables.data.name))  # fmt: skip
+    source, users = tables.vocabulary.corpus, tables.data.name
+    source = word.public_text(users) if source == "public" else source
+    return promised.tainted(*made_of("word list", "vocabulary.corpus", source, users))
 
 
 def made_of(what: str, key: str, source: str, users: str) -> list[str]:
     """Why a list that was made of this text takes a promise away: it is the users' own."""
-    if source not in ("clients", "oracle", users):
+    if source != "oracle" and not word.holds(users, source):
         return []
     return [f"the {what} was made from the users' own texts without noise ({key} = '{source}')"]
 
@@ -165,7 +166,7 @@ def _tokenizer(
     if entry.has("own words"):  # there is no common word list, and none is made
         return None
     words = public.words if public else None
-    return WordTokenizer(word.build(tables.vocabulary, people.seen_text, words))
+    return WordTokenizer(word.build(tables.vocabulary, people.seen_text, words, tables.data.name))
 
 
 def _reader(tokenizer: Tokenizer | None, limit: int) -> Reader:

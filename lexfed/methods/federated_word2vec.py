@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 
 from lexfed.agreement import word_list
-from lexfed.agreement.protocol import agree, handlers
+from lexfed.agreement.organisation import handlers
+from lexfed.agreement.protocol import agreed
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED, Update
 from lexfed.core.seeds import Seed, derive, torch_generator
@@ -100,9 +101,7 @@ def server(parts: VectorParts) -> ServerProgram:
             )
 
         agreeing = derive(seed, "agree")
-        state = yield from once(
-            state, "agree", lambda s: agree(federation, s, parts.agreement, agreeing, old)
-        )
+        state = yield from agreed(federation, state, parts.agreement, agreeing, old)
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
         loop = Rounds(
@@ -120,7 +119,8 @@ def organisation(
         return Message(meta={"version": version_of(state)}), state
 
     def welcome(message: Message, client: Client, state: ClientState) -> Answer:
-        return Message(), replicas.first(message.blobs[VOCABULARY])
+        first = replicas.first(message.blobs[VOCABULARY])
+        return Message(), replace(first, blobs={**state.blobs, **first.blobs})
 
     def train(message: Message, client: Client, before: ClientState) -> Answer:
         last = options.mode == "fedavg" or int(message.meta["ask"]) == options.steps - 1

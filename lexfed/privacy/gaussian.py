@@ -326,8 +326,8 @@ def _asked(asked: Asked, known: Tensor | None) -> Tensor:
 
 
 def norm(params: Params) -> float:
-    """The length of all parameters as one vector."""
-    return math.sqrt(sum(float(value.double().square().sum()) for value in params.values()))
+    """The length of all parameters as one vector, in whatever order they come."""
+    return math.sqrt(math.fsum(float(value.double().square().sum()) for value in params.values()))
 
 
 def _plus(left: Params, right: Params) -> Params:

@@ -147,20 +147,7 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
     """Copy records and client states up to another run's checkpoint; what a killed round left
     behind it is not copied.
     """
-    kept_round = source.parent.name == "kept"
-    origin = RunDir(
-        source.parents[1]
-        if kept_round
-        else source.parent
-        if source.name == "checkpoint"
-        else source
-    )
-    if not (origin.path / "config.toml").is_file():
-        raise CheckpointError(
-            f"{source} is not a run: --from wants a run directory, its checkpoint/ or its "
-            "kept/ROUND"
-        )
-    folder = source if kept_round else origin.checkpoint
+    origin, folder = _origin(source)
     with origin.lock():
         kept = checkpoint.load(folder)
         for key in config.differences(origin.config(), assembly.config):
@@ -185,6 +172,19 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
         checkpoint.save(unfinished.checkpoint, ours)
         unfinished.path.rename(out)  # a fork is there as a whole, or not at all
     return ours
+
+
+def _origin(source: Path) -> tuple[RunDir, Path]:
+    """The run that is forked, and the folder of the checkpoint that is meant."""
+    kept_round = source.parent.name == "kept"
+    inner = source.name == "checkpoint"
+    origin = RunDir(source.parents[1] if kept_round else source.parent if inner else source)
+    if not (origin.path / "config.toml").is_file():
+        raise CheckpointError(
+            f"{source} is not a run: --from wants a run directory, its checkpoint/ or its "
+            "kept/ROUND"
+        )
+    return origin, source if kept_round else origin.checkpoint
 
 
 def _with_whole_ledger(kept: Checkpoint, settings: Config) -> Checkpoint:

@@ -9,13 +9,14 @@ text, so only a simulation has them.
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lexfed.agreement import word_list
+from lexfed.agreement.protocol import REFUSED, refused_of
 from lexfed.core.errors import DataError
 from lexfed.core.seeds import derive
 from lexfed.corpus import wordsim
@@ -61,6 +62,8 @@ class VectorStudy:
             begun = self.replicas.first(state.blobs[VOCABULARY])
             joining = Joining(self.options, self.population, self.rounds, self.readings, begun)
             figures |= joining.figures(tables, losses, pairs)
+            if REFUSED in state.blobs:  # an older run did not count
+                figures["agreement_refused"] = asdict(refused_of(state))
         return figures
 
     def due(self, state: ServerState) -> bool:

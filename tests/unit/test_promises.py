@@ -35,6 +35,7 @@ from tests.unit.test_tokenizer_for_free import folder  # noqa: F401
 MODEL = {"w": torch.zeros(300)}
 PRIVATE = ("privacy.placement=central", "privacy.noise=1.0", "cohort.sampling=poisson")
 PUBLIC = "vocabulary.corpus=rotten_tomatoes"
+CLIENTS = "vocabulary.corpus=clients"
 
 
 def sets(*settings: str) -> list[str]:
@@ -88,7 +89,7 @@ def test_a_word_list_of_the_users_own_words_takes_the_promise_away(
 ) -> None:
     texts = tmp_path / "texts.jsonl"
     texts.write_text(texts.read_text().replace("a fine and moving film 5", "zyzzyva film 5", 1))
-    leaky = lexfed("run", tiny, "--out", "leaky", *sets(*PRIVATE))
+    leaky = lexfed("run", tiny, "--out", "leaky", *sets(*PRIVATE, CLIENTS))
     assert leaky.returncode == 0, leaky.stderr
     assert "zyzzyva" in (tmp_path / "leaky/artifacts/vocabulary.txt").read_text()
     summary = summary_of(tmp_path / "leaky")
@@ -580,7 +581,7 @@ def run_epsilon(lexfed: Lexfed, tiny: Path, *settings: str) -> float:
 
 
 def test_the_account_of_a_run_and_of_a_configuration(tiny: Path, lexfed: Lexfed) -> None:
-    assert lexfed("run", tiny, "--out", "a", *sets(*PRIVATE)).returncode == 0
+    assert lexfed("run", tiny, "--out", "a", *sets(*PRIVATE, CLIENTS)).returncode == 0
     run = lexfed("privacy", "a")
     assert run.returncode == 0, run.stderr
     for part in (

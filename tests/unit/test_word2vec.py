@@ -117,6 +117,15 @@ def equal(one: ServerState, other: ServerState) -> bool:
 LATER = (10**6, 0)  # behind every step
 
 
+def test_what_an_organisation_remembers_of_the_agreement_stays(
+    corpus: Path, tmp_path: Path
+) -> None:
+    states(built(corpus, "rounds=2"), tmp_path / "s")
+    for client in range(3):
+        kept = Store(tmp_path / "s").load(client, LATER).blobs
+        assert kept.keys() == {"agreements", "version", "list"}
+
+
 PAPER = ("word2vec.mode=fedsgd", "word2vec.rule=mean", "word2vec.upload=fp32", "agreement.rule=union", "word2vec.steps=3",
          "word2vec.batch=256", "word2vec.shared=16", "word2vec.negatives=16", "word2vec.subsample=0.0", "rounds=2",
          "word2vec.lr=0.01")  # fmt: skip
@@ -527,6 +536,7 @@ def test_what_a_user_gets(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
         assert isinstance(summary[key], float), key
     assert summary["vocabulary_size"] == len(WORDS)
     assert summary["single_source_words"] == 0
+    assert set(summary["agreement_refused"].values()) == {0}
     assert set(summary["neighbours"]) == {"cat"}
     assert set(summary["neighbours"]["cat"]) == {"federated", "alone", "centralised"}
     assert len(summary["organisations"]) == 3
