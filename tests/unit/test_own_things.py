@@ -3,6 +3,7 @@ is left behind.
 """
 
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,7 @@ from lexfed.core.errors import ConfigError, PrivacyError
 from lexfed.core.params import ALL_PRIVATE, ALL_SHARED, ParameterSplit
 from lexfed.federation import Method
 from lexfed.learning.classifying import CLASSIFIER
-from lexfed.wire import Array, Form, Message, Verb, check_outgoing
+from lexfed.wire import Array, Form, Message, Verb, check_outgoing, decode
 from lexfed.wire.verbs import CLOCK
 from tests.conftest import BAD, GOOD, ROOT, Lexfed
 
@@ -561,8 +562,6 @@ def test_a_program_that_ends_early_is_scored(
     found = summary(tmp_path / "out")
     assert (found["stopped"], found["rounds"]) == ("finished", 1)
     assert found["global_accuracy"] is not None
-    from lexfed.wire import decode
-
     model = decode((tmp_path / "out/artifacts/model.safetensors").read_bytes()).arrays
     assert all(not value.any() for value in model.values())
 
@@ -766,3 +765,85 @@ def test_methods_of_ours_keep_what_they_say(method: str, tiny: Path) -> None:
     kept = {name for name in assembly.parameters if split.is_private(name)}
     assert bool(kept) == (split is not ALL_SHARED)
     assert CLASSIFIER is assembly.entry.kind
+
+
+# --- docs/own-method.md ---------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs/own-method.md").read_text()
+BLOCKS = {
+    re.match(r"# (\w+)\.py\n", block)[1]: block  # type: ignore[index]
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+}
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of the page, as a reader would write them."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    for name, block in BLOCKS.items():
+        (tmp_path / f"{name}.py").write_text(block)
+    yield tmp_path
+    for name in BLOCKS:
+        sys.modules.pop(name, None)
+
+
+def test_the_page_has_a_block_for_everything() -> None:
+    assert list(BLOCKS) == [
+        "sign_fedavg", "private_head", "count_texts", "two_stages", "my_texts", "from_python",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCKS if "METHOD = " in BLOCKS[name]])
+def test_the_methods_of_the_page_run(name: str, page: Path, tiny: Path, lexfed: Lexfed) -> None:
+    words = ("--set", f"method={name}:METHOD", "--set", "data.name=my_texts:load")
+    done = lexfed("run", tiny, "--out", "out", *words)
+    assert done.returncode == 0, done.stderr
+    found, model = summary(page / "out"), page / "out/artifacts/model.safetensors"
+    names = set(decode(model.read_bytes()).arrays)
+    assert ("output.weight" in names) == (name != "private_head")
+    assert (found["parameters_private"] > 0) == (name == "private_head")
+    if name == "count_texts":  # no client holds the test set
+        assert 0 < found["counted_texts"] <= 160
+
+
+def test_the_program_of_the_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    monkeypatch.chdir(page)
+    program = importlib.import_module("from_python")
+    assert program.run.summary["method"] == "sign_fedavg:METHOD"
+
+
+def rows(title: str) -> dict[str, str]:
+    """The first two columns of the table with this title."""
+    table = PAGE.partition(f"| {title} |")[2].partition("\n\n")[0]
+    cells = [line.strip("|").split("|") for line in table.splitlines()[2:]]
+    return {row[0].strip(): row[1].strip() for row in cells}
+
+
+def test_the_page_says_every_trait_and_every_field() -> None:
+    from dataclasses import fields
+
+    from lexfed.corpus.population import Client
+    from lexfed.federation import ClientState, Entry, ServerState
+    from lexfed.federation.method import TRAITS
+    from lexfed.learning.parts import Parts
+    from lexfed.models.model import Classifier, lacking
+
+    assert rows("trait") == {f"`{name}`": says for name, says in TRAITS.items()}
+
+    def named(kind: type) -> set[str]:
+        return {f"`{field.name}`" for field in fields(kind)}
+
+    def said(title: str) -> set[str]:
+        listed = {word.strip() for cell in rows(title) for word in cell.split(", ")}
+        return {re.sub(r"\(.*\)", "", cell) for cell in listed}
+
+    entry = {re.sub(r"\(.*\)", "", cell) for cell in rows("part")}
+    assert entry == named(Entry)
+    assert said("`ServerState`") == named(ServerState) - {"`forks`"}
+    assert said("`ClientState` (what it keeps)") == named(ClientState)
+    assert said("`Client` (what a handler is given)") == named(Client) - {"`common_secret`"}
+    assert said("field") - {"`loop`"} <= named(Parts)
+    model = {re.sub(r"\(.*\)", "", cell) for cell in rows("name")}
+    assert model == {f"`{name}`" for name in lacking(None, Classifier)}
