@@ -17,14 +17,22 @@ from lexfed.learning.evaluation import evaluator
 from lexfed.learning.private_table import Kept
 from lexfed.learning.task import plain_update
 from lexfed.learning.training_verbs import EVALUATE
-from lexfed.wire import Array, Form, Verb, below, well_formed
-from lexfed.wire.verbs import ANY, CLOCK, NUMBER, WHOLE
+from lexfed.wire import Array, Form, Verb, below
+from lexfed.wire.verbs import ANY, CLOCK, WHOLE
 
-# "k" is a length that both have; columns are not added up by themselves, so it is a list
+# "k" is a length that both have, and the request says the last place; such columns do not add up by
+# themselves, so it is a list
 SPARSE = Verb(
     "sparse",
-    down=Form({"model/": ANY}, CLOCK),
-    up=Form({"places": Array(WHOLE, ("k",)), "values": Array(shape=("k",)), "weight": NUMBER}),
+    down=Form({"model/": ANY}, (*CLOCK, "last")),
+    up=Form(
+        {
+            "places": Array(WHOLE, ("k",), low=0, most="last"),
+            "values": Array(shape=("k",)),
+            "weight": Array(low=1),
+        },
+        needs=(("places", "values", "weight"),),
+    ),
     kind="list",
 )
 
@@ -71,12 +79,11 @@ def sparse_uploads(parts, options):
         while state.round < parts.rounds:
             here = lexfed.derive(seed, "round", state.round)
             cohort = parts.sampler.sample(federation.clients, lexfed.derive(here, "cohort"))
-            message = request(state, 0)
             total, weight = torch.zeros_like(flat(state.params)), 0.0
+            message = request(state, 0, last=len(total) - 1)
             for _, reply in federation.ask(SPARSE, dict.fromkeys(cohort, message)):
-                if well_formed(SPARSE, message, reply):
-                    total.index_add_(0, reply.arrays["places"].long(), reply.arrays["values"])
-                    weight += float(reply.arrays["weight"])
+                total.index_add_(0, reply.arrays["places"].long(), reply.arrays["values"])
+                weight += float(reply.arrays["weight"])
             params = moved(state.params, total / weight) if weight else state.params
             state = replace(state, params=params, round=state.round + 1, step=state.step + 1)
             yield state

@@ -207,8 +207,8 @@ class Asking:
 def fresh_nonce(seed: Seed, old: Vocabulary | None) -> bytes:
     """Of one agreement: its hashes have nothing in common with another's.
 
-    Here a simulation's, which repeats itself when it is resumed; who extends a list has another
-    than who made it.
+    It hangs from the server's secret: in a simulation it repeats itself when it is resumed, in a
+    deployment each start has another. Who extends a list has another than who made it.
     """
     return derive(seed, "nonce", 0 if old is None else old.version)[:NONCE_BYTES]
 

@@ -49,6 +49,12 @@ def _held(value: Mapping[str, Any]) -> str:
     return f"{value['held']} of {value['uploads']}"
 
 
+def reasons(value: Mapping[str, int]) -> str:
+    """Most frequent first."""
+    ranked = sorted(value.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {reason}" for reason, count in ranked) or "none"
+
+
 @dataclass(frozen=True)
 class Figure:
     key: str
@@ -128,6 +134,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("parameters_shared", "parameters that travel", whole, "c"),
     Figure("parameters_private", "parameters that stay (per client)", whole, "c"),
     Figure("seconds", "seconds", _seconds, "rsck"),
+    Figure("refused", "replies refused", reasons),
     Figure("stopped", "ended", str),
     Figure("reason"),
 )

@@ -49,7 +49,7 @@ class LanguageStudy:
         scores = self.users(federation, state, users if last else users[: self.evaluation.clients])
         switches = sum(name.startswith(SWITCH) for name in state.done)
         result: dict[str, Any] = {
-            **figures(scores),
+            **(figures(scores) if any(score.words for score in scores) else {}),
             "test_users": len(scores),
             "tokenizer_switches": switches,
         }

@@ -42,7 +42,9 @@ from lexfed.federation import (
     ServerState,
     Steps,
     once,
+    paid_by,
 )
+from lexfed.privacy.mechanism import Unpaid
 from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, Verb, pack
 from lexfed.word2vec import row_rules
@@ -62,6 +64,9 @@ from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
 from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, VERSION
 from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
 from lexfed.word2vec.versions import requests
+
+# the list may be told with noise; what is trained on it is not
+ROWS = Unpaid("document", "how rows of word vectors moved, averaged")
 
 
 def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
@@ -101,12 +106,13 @@ def server(parts: VectorParts) -> ServerProgram:
             )
 
         agreeing = derive(seed, "agree")
-        state = yield from agreed(federation, state, parts.agreement, agreeing, old)
+        state = yield from agreed(
+            federation, state, parts.agreement, agreeing, old, again=parts.fresh
+        )
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
-        loop = Rounds(
-            parts.sampler, rule, RowStep(), SKIPGRAM, partial(requests, federation), asks=asks
-        )
+        told = partial(requests, federation, options.most_pairs)
+        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks)
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program

@@ -146,7 +146,8 @@ def _switch(summary: Mapping[str, Any]) -> str:
     return "<h2>The switch of the tokenizer</h2>" + table(heads, rows)
 
 
-def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
+def _organisations(organisations: Sequence[Mapping[str, Any]]) -> str:
+    """Who did not say how it fares is left out."""
     if not organisations or "alone_heldout_loss" not in organisations[0]:
         return ""
     heads = ("organisation", "federated", "alone", "all text in one place", "gain of joining")
@@ -158,6 +159,7 @@ def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
             f"{o['alone_heldout_loss'] - o['heldout_loss']:+.3f}",
         )
         for number, o in enumerate(organisations)
+        if o["heldout_loss"] is not None
     ]
     return "<h2>Loss on each organisation's own held-out text</h2>" + table(heads, rows)
 

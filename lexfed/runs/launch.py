@@ -208,7 +208,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
     for hint in hints.before(run.assembly) if not manner.quiet and not done else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
-        scored = min(len(people), settings.evaluation.last or len(people))
+        labelled = settings.entry.kind.labels  # others are not scored client by client
+        scored = min(len(people), settings.evaluation.last or len(people)) if labelled else 0
         progress.show(_records(run, manner), method.rounds, done, console, scored)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]

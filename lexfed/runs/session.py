@@ -32,8 +32,11 @@ from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
+from lexfed.wire import left_the_numbers
 
 Figures = dict[str, Any]
+# rounds in a row in which most updates are no numbers: one such round may be that of a few liars
+PATIENCE = 3
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,7 @@ class Server:
     fingerprint: str
     state: ServerState = field(default_factory=ServerState)
     stopped: str = "finished"
+    exploded: int = 0  # rounds in a row
 
     def rounds(self) -> Iterator[Record]:
         start = self.run.start or Checkpoint(ServerState())
@@ -127,13 +131,32 @@ class Server:
         """The state, if training goes on from it; None: it ends here."""
         if isinstance(after, BudgetSpent):
             self.stopped = f"budget: {after}"
-        elif isinstance(after, DivergedError) or _diverged(after, self.tally):
-            self.stopped = f"diverged: {after}" if isinstance(after, DivergedError) else "diverged"
+        elif isinstance(after, DivergedError) or self._diverged(after):
+            why = str(after) if isinstance(after, DivergedError) else self._why()
+            self.stopped = f"diverged: {why}" if why else "diverged"
             # the last good state stays, whatever was done in place
             self.state = checkpoint.load(self.run.directory.checkpoint).state
         else:
             return after
         return None
+
+    def _diverged(self, after: ServerState) -> bool:
+        """Whether training has left the numbers: the server's own, or for too long those of most
+        clients.
+        """
+        if after.round > self.state.round:
+            self.exploded = self.exploded + 1 if _exploded(self.tally) else 0
+        patience = min(PATIENCE, self.run.assembly.method.rounds)
+        return _no_numbers(after, self.tally) or self.exploded >= patience
+
+    def _why(self) -> str:
+        return (
+            f"most updates were no numbers of an ordinary size ({self.exploded} rounds in a row): "
+            "lower the learning rate (train.lr, word2vec.lr), or what a sum counts for "
+            "(server.lr, word2vec.cap)"
+            if self.exploded
+            else ""
+        )
 
     def _keep(self, after: ServerState) -> bool:
         """Write the state down, before anything derived from it leaves this process; whether a
@@ -217,7 +240,12 @@ def _state(found: object) -> ServerState:
     return found
 
 
-def _diverged(state: ServerState, tally: Tally) -> bool:
+def _exploded(tally: Tally) -> bool:
+    """Most of those who answered sent what is no number, or far from any that training makes."""
+    return sum(n for why, n in tally.refused.items() if left_the_numbers(why)) > tally.heard
+
+
+def _no_numbers(state: ServerState, tally: Tally) -> bool:
     if tally.loss is not None and not math.isfinite(tally.loss):
         return True
     return not all(bool(torch.isfinite(value).all()) for value in state.params.values())

@@ -2,6 +2,7 @@
 meaning.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
         "bytes_up": up,
         "bytes_down": sum(record["bytes_down"] for record in records),
         "bytes_up_per_client_round": up / clients if clients else None,
+        "refused": dict(sum((Counter(r.get("refused", {})) for r in records), Counter())),
         "parameters_shared": count(state.params),
     }
 

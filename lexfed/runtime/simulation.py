@@ -19,12 +19,22 @@ from lexfed.federation import (
     Method,
     Replies,
     Requests,
+    gated,
     plain,
     tapped,
 )
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Verb, check, check_outgoing, flaw
+from lexfed.wire import (
+    ClientId,
+    Message,
+    Verb,
+    check,
+    check_outgoing,
+    echoing,
+    flaw,
+    left_the_numbers,
+)
 from lexfed.wire.verbs import CLOCK
 
 
@@ -56,6 +66,7 @@ class Site:
         reply, after = self.handlers[verb](message, self.population.client(client), before)
         if reply is not None:
             self._gate(verb, reply, before, after)
+            reply = echoing(message, reply)
         if verb.kind != "figures" and after is not before:  # what evaluation changes is discarded
             self.store.save(client, clock, after)
         if reply is not None and self.recorder is not None:
@@ -83,7 +94,8 @@ class Site:
                 return answer
             self._gate(verb, reply, before, after)
             wrong = flaw(verb, message, reply)
-            if wrong is not None:
+            # training may explode: the server counts that, and ends
+            if wrong is not None and not left_the_numbers(wrong):
                 raise WireError(f"the handler of '{verb.name}' made a reply of no use: {wrong}")
             return answer
 
@@ -124,7 +136,7 @@ def sequential(site: Site) -> Ask:
 
 def simulate(site: Site) -> Federation:
     ask = sequential(site)
-    return checked(Federation(range(len(site.population)), ask, plain(ask)), site.method)
+    return checked(gated(Federation(range(len(site.population)), ask, plain(ask))), site.method)
 
 
 def checked(federation: Federation, method: Method) -> Federation:

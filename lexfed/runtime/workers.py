@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,12 +30,12 @@ from lexfed.core.importing import place_of
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
-from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks
+from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks, gated
 from lexfed.runtime.forking import warm_up, without_main
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.simulation import Site, sequential, site_of
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, read, unpack
+from lexfed.wire import ClientId, Message, Meta, Verb, decode, encode, pack, read, unpack
 
 WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
 CLIENT = "#client"  # between a worker and us: whose reply this is
@@ -114,16 +115,16 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
                 yield int(reply.meta[CLIENT]), Message(reply.arrays, meta, reply.blobs)
 
     def total(verb: Verb, requests: Requests) -> Sum:
-        return add_up(
-            Sum(
-                unpack(block_sum.arrays),
-                int(block_sum.meta["clients"]),
-                int(block_sum.meta["bytes_up"]),
-            )
-            for (block_sum,) in results("total", verb, requests)
-        )
+        return add_up(_sum(message) for (message,) in results("total", verb, requests))
 
-    return Federation(range(len(population)), ask, total)
+    return gated(Federation(range(len(population)), ask, total))
+
+
+def _sum(message: Message) -> Sum:
+    """What a worker added up."""
+    refused = Counter(json.loads(str(message.meta["refused"])))
+    clients, bytes_up = (int(message.meta[name]) for name in ("clients", "bytes_up"))
+    return Sum(unpack(message.arrays), clients, bytes_up, refused)
 
 
 @contextmanager
@@ -238,7 +239,11 @@ def _answer(site: Site, job: dict[str, object]) -> list[Message]:
     replies = sequential(site)(verb, requests)
     if job["job"] == "total":
         block_sum = add_replies(verb, requests, replies)
-        meta = {"clients": block_sum.clients, "bytes_up": block_sum.bytes_up}
+        meta: dict[str, Meta] = {
+            "clients": block_sum.clients,
+            "bytes_up": block_sum.bytes_up,
+            "refused": json.dumps(block_sum.refused),
+        }
         return [Message(pack(block_sum.update), meta)]
     return [
         Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs)

@@ -271,7 +271,7 @@ WRONG = {
             return lexfed.Message({"texts": torch.tensor(len(client.train))}), state
         METHOD = lexfed.Entry("mine", lexfed.CLASSIFIER, counting(ask, handler))
         """,
-        "the handler of 'count' made a reply of no use: 'texts' has another dtype or shape",
+        "the handler of 'count' made a reply of no use: 'texts' has another dtype",
     ),
     "a number that is no tensor": (
         """
