@@ -20,10 +20,15 @@ MOST = 1 << 40  # occurrences of a word: more is no count, and would not add up
 # proposals as keyed hashes (what was released so far is left out), or in the clear; then the words
 # of chosen hashes
 _NAMES = Array((torch.uint8,), ("names", HASH))
-_WHOLE = Array((torch.int64,), ("names",))
-_NUMBERS = {"counts": _WHOLE, "weights": Array((torch.float64,), ("names",))}
+_NUMBERS = {
+    "counts": Array((torch.int64,), ("names",), low=1, high=MOST),
+    "weights": Array((torch.float64,), ("names",), low=0, high=MOST),
+}
 # evidence that others proposed a hash too: an organisation's value of it, and where (`evidence`)
-_SHARES = {"place": Array((torch.int64,), ()), "shares": _WHOLE}
+_SHARES = {
+    "place": Array((torch.int64,), (), low=1, high=PRIME),
+    "shares": Array((torch.int64,), ("names",), low=0, high=PRIME),
+}
 PROPOSE = Verb(
     "propose",
     down=Form({"released": _NAMES}, CLOCK, (NONCE,)),
