@@ -95,12 +95,31 @@ def main() -> None:
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (KeyboardInterrupt, click.exceptions.Abort):
         sys.exit(130)
+    except Exception as error:  # a fault in lexfed, or in a method of the user's own
+        _crash(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str) -> None:
     print(f"lexfed: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def _crash(error: Exception) -> None:
+    """The traceback, from the command on; then one line that names the place in the user's code."""
+    import traceback
+
+    from lexfed.core.importing import place_of
+
+    place = start = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("click", "typer"):
+            start = place.tb_next
+        place = place.tb_next
+    traceback.print_exception(error.with_traceback(start))
+    line = getattr(error, "line", f"{type(error).__name__}{place_of(error)}: {error}")
+    print(f"lexfed: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _version(value: bool) -> None:
@@ -194,14 +213,18 @@ def data_list() -> None:
 
 @data.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A name of `lexfed data list`, or a file.")],
+    name: Annotated[
+        str, typer.Argument(help="A name of `lexfed data list`, a file, or module:FUNCTION.")
+    ],
 ) -> None:
     """Sizes, classes, users and sources of a data set."""
     from rich.table import Table
 
-    from lexfed.corpus.catalogue import load
+    from lexfed.core.importing import look_in
     from lexfed.corpus.describe import describe
+    from lexfed.corpus.sources import load
 
+    look_in(Path())  # a function of one's own
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in describe(load(name)).items():
         table.add_row(key, value)

@@ -13,7 +13,7 @@ from lexfed.privacy.mechanism import Asked
 from lexfed.wire import Message, Precision, pack
 from lexfed.word2vec.passes import Pairs
 from lexfed.word2vec.row_rules import RowRule, RowStep, start
-from lexfed.word2vec.verbs import SKIPGRAM
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 from tests.hostile import CORPUS, mutated, wrong
 
 WORDS, WIDTH = 16, 8

@@ -138,7 +138,7 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
     options = config.audit
     on_uploads = [name for name in options.attacks if name != MODEL]
     if on_uploads:
-        first = [f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
+        first = [f"cohort.size={_asked(config)}", f"audit.attacks={on_uploads}"]
         # rounds stay what they are: noise is made for all of them. But word vectors share one pass
         # out among their rounds
         if config.entry.has("rows") or config.rounds < options.rounds:
@@ -146,6 +146,12 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
         yield from _cells(config, options.sentences or (None,), first)
     if MODEL in options.attacks:
         yield from _cells(config, (None,), [f"audit.attacks={[MODEL]}"])
+
+
+def _asked(config: Config) -> int:
+    """As many as the table says, or all there are; of several groups of users, of one."""
+    groups = getattr(config.options, "groups", 1)
+    return min(config.audit.clients, max(1, config.data.clients // groups))
 
 
 def _cells(
@@ -175,7 +181,7 @@ def _cells(
 def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any]:
     train = config.train
     about = {
-        "method": config.method,
+        "method": config.entry.name,
         "defence": defence,
         "batch": train.batch,
         "sentences": sentences,

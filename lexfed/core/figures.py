@@ -67,7 +67,8 @@ class Figure:
 
 FIGURES: tuple[Figure, ...] = (
     Figure("name"),
-    Figure("method", "method", str, "rc"),
+    Figure("method"),  # as the configuration names it
+    Figure("method_name", "method", str, "rc"),
     Figure("seed"),
     Figure("rounds", "rounds"),
     Figure("clients", "clients"),

@@ -25,6 +25,7 @@ from lexfed.federation.sums import (
     gated,
     plain,
     robust,
+    ruled,
     tapped,
 )
 
@@ -32,5 +33,5 @@ __all__ = [
     "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method",
     "Replies", "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum",
     "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "gated", "once",
-    "paid_ahead_by", "paid_by", "plain", "request", "robust", "sound", "tapped",
+    "paid_ahead_by", "paid_by", "plain", "request", "robust", "ruled", "sound", "tapped",
 ]  # fmt: skip

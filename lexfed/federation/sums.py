@@ -120,6 +120,16 @@ def robust(ask: Ask, rule: Rule) -> Total:
     return total
 
 
+def ruled(federation: Federation, rule: Rule) -> Federation:
+    """By this rule where replies are updates of the model; what else is added up stays a sum."""
+    by_rule = robust(federation.ask, rule)
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        return (by_rule if verb.moves else federation.total)(verb, requests)
+
+    return replace(federation, total=total)
+
+
 def tapped(
     federation: Federation, down: "Down | None" = None, up: "Up | None" = None
 ) -> Federation:

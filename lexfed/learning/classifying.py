@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Data, Population
@@ -145,10 +145,6 @@ def _checked(tables: Tables, people: Population) -> Population:
     people = people.sampled(tables.evaluation.limit)
     if len(people.common_test) == 0:
         raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
-    if people.classes == 0:
-        raise DataError(
-            f"{tables.data.name} has no label column '{tables.data.label}'; set data.label"
-        )
     if tables.evaluation.split == "validation" and len(people.common_validation) == 0:
         raise ConfigError(
             "evaluation.split = 'validation' needs a validation set: set data.validation above 0"

@@ -21,7 +21,7 @@ from lexfed.corpus.text import Corpus
 from lexfed.federation import Answer, Ask, ClientState, Federation, Handler, ServerState, request
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import Task
-from lexfed.learning.verbs import EVALUATE
+from lexfed.learning.training_verbs import EVALUATE
 from lexfed.metrics import classification as metrics
 from lexfed.models.model import BEYOND, by_length
 from lexfed.vocabulary.reading import Reading
@@ -142,6 +142,8 @@ def _confusion(logits: Tensor, labels: Tensor, classes: int) -> metrics.Confusio
 @dataclass(frozen=True)
 class ClassifierStudy:
     """Every client scores the model it would use; a few of them, always the same, on the way."""
+
+    asks = (EVALUATE,)  # what a method must have a handler for
 
     evaluation: Evaluation
     people: Population

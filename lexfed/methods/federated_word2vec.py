@@ -49,7 +49,6 @@ from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, Verb, pack
 from lexfed.word2vec import row_rules
 from lexfed.word2vec.options import Word2Vec
-from lexfed.word2vec.parts import WORD_VECTORS, VectorParts
 from lexfed.word2vec.passes import Moment, gradient, heldout_pairs, local_pass, stretch
 from lexfed.word2vec.replica import (
     VOCABULARY,
@@ -61,8 +60,9 @@ from lexfed.word2vec.replica import (
 )
 from lexfed.word2vec.row_rules import RowRule, RowStep
 from lexfed.word2vec.study import VectorStudy
-from lexfed.word2vec.verbs import EVALUATE, SKIPGRAM, VERSION
-from lexfed.word2vec.verbs import VOCABULARY as WELCOME
+from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
+from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, VERSION
+from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
 from lexfed.word2vec.versions import requests
 
 # the list may be told with noise; what is trained on it is not

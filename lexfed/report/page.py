@@ -73,7 +73,7 @@ def write(run: RunDir, path: Path | None = None) -> Path:
 
 
 def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> str:
-    title = html.escape(f"{summary['name']}: {summary['method']}")
+    title = html.escape(f"{summary['name']}: {summary['method_name']}")
     rows = [
         (LABELS[key], human(key, summary[key])) for key in LABELS if summary.get(key) is not None
     ]

@@ -13,6 +13,7 @@ from lexfed.agreement.proposals import SPELL, listed
 from lexfed.agreement.protocol import VOCABULARY, agreed
 from lexfed.core.errors import CheckpointError, ConfigError, DataError
 from lexfed.core.files import write_atomically
+from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.corpus import population
 from lexfed.experiment.assembly import simulated
@@ -48,7 +49,7 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
     said = Said()
     with tempfile.TemporaryDirectory(prefix="lexfed-") as folder:
         site = Site(
-            Method(handlers(options), server),
+            Method(handlers(options), server, ALL_SHARED, rounds=0),
             people,
             Store(Path(folder)),
             simulated(config, people),

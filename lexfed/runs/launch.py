@@ -3,17 +3,20 @@ written.
 """
 
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.core.errors import CheckpointError, ConfigError, WorkerDied
 from lexfed.core.figures import human
+from lexfed.core.importing import SCRIPT
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
+from lexfed.federation import ServerState
 from lexfed.privacy.promise import inherited
 from lexfed.records import checkpoint, rundir
 from lexfed.records.checkpoint import Checkpoint
@@ -53,14 +56,43 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     _refuse_existing(out, manner)
     if manner.tensorboard:
         events.require()
+    _refuse_script(parsed, manner)
     assembly = assemble(parsed)  # everything that can be wrong with the input shows here
     if manner.record_wire is not None:
         _begin_wire(manner.record_wire, parsed)
     kept = _fork(source, assembly, out) if source is not None else None
     if kept is None:
         rundir.create(out, parsed)
-    with RunDir(out).lock():
-        return _run(Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire), manner)
+    run = Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire)
+    with run.directory.lock():
+        try:
+            return _run(run, manner)
+        except (WorkerDied, OSError, MemoryError):  # the machine's fault: it can go on from here
+            raise
+        except Exception:  # the method's: who mends it starts again, with the same --out
+            if _is_empty_handed(run):
+                for folder in filter(None, (out, manner.record_wire)):
+                    shutil.rmtree(folder)
+            raise
+
+
+def _is_empty_handed(run: Run) -> bool:
+    """Whether no round was finished, and nothing was released that a ledger must remember."""
+    if not (run.directory.checkpoint / checkpoint.MANIFEST).exists():
+        return True
+    before = run.start.state if run.start is not None else ServerState()
+    now = checkpoint.load(run.directory.checkpoint).state
+    return now.round == before.round and now.ledger == before.ledger
+
+
+def _refuse_script(parsed: Config, manner: Manner) -> None:
+    """What is defined in the script that runs, no worker process can import."""
+    mine = [name for name in config.own_names(parsed) if name.startswith(f"{SCRIPT}:")]
+    if manner.workers and mine and not parsed.entry.has("threads"):
+        raise ConfigError(
+            f"workers can't import '{mine[0]}' from the script; put it into a file of its own and "
+            "import it, or leave out the workers"
+        )
 
 
 def _begin_wire(folder: Path, parsed: Config) -> None:
@@ -87,6 +119,7 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         before = directory.config()
         parsed = config.load(path / "config.toml", settings)
         _check_growth(before, parsed)
+        _refuse_script(parsed, manner)
         kept = (
             checkpoint.load(directory.checkpoint)
             if (directory.checkpoint / checkpoint.MANIFEST).exists()
@@ -113,8 +146,8 @@ def _check_growth(before: Config, after: Config) -> None:
         raise ConfigError(f"rounds can only grow on resume: {before.rounds} -> {after.rounds}")
     if after.rounds > before.rounds and after.entry.has("counts epochs"):
         raise ConfigError(
-            f"{after.method} counts epochs, not rounds: fork it with --from and "
-            f"{after.method}.epochs"
+            f"{after.entry.name} counts epochs, not rounds: fork it with --from and "
+            f"{after.entry.name}.epochs"
         )
 
 
@@ -174,7 +207,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
     settings, people, method = run.assembly.config, run.assembly.population, run.assembly.method
     done = run.start.state.round if run.start else 0
     console.print(
-        f"{settings.method} on {settings.data.name}: {len(people)} clients, "
+        f"{run.assembly.entry.name} on {settings.data.name}: {len(people)} clients, "
         f"{len(people.seen_text):,} texts, "
         f"{method.rounds} rounds" + (f", {done} done" if done else ""),
         highlight=False,

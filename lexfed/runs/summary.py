@@ -46,6 +46,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
     return {
         "name": assembly.config.name,
         "method": assembly.config.method,
+        "method_name": assembly.entry.name,
         "seed": assembly.config.seed if assembly.config.secrets == "seed" else None,
         "rounds": state.round,
         "clients": len(assembly.population),

@@ -24,8 +24,9 @@ from pathlib import Path
 
 import torch
 
-from lexfed.core.errors import LexfedError
+from lexfed.core.errors import LexfedError, WorkerDied
 from lexfed.core.files import write_atomically
+from lexfed.core.importing import place_of
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
@@ -38,6 +39,14 @@ from lexfed.wire import ClientId, Message, Meta, Verb, decode, encode, pack, rea
 
 WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
 CLIENT = "#client"  # between a worker and us: whose reply this is
+
+
+class WorkerError(RuntimeError):
+    """A fault in a worker process, as it was seen there; and in one line."""
+
+    def __init__(self, trace: str, line: str) -> None:
+        super().__init__(f"in a worker process:\n{trace}")
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -172,14 +181,14 @@ def _receive(team: list[Worker], pipe: Connection) -> list[Message]:
         if "error" in reply.meta:
             raise LexfedError(str(reply.meta["error"]))
         if "traceback" in reply.meta:
-            raise RuntimeError(f"in a worker process:\n{reply.meta['traceback']}")
+            raise WorkerError(str(reply.meta["traceback"]), str(reply.meta["line"]))
     return replies
 
 
-def _died(team: list[Worker], pipe: Connection) -> LexfedError:
+def _died(team: list[Worker], pipe: Connection) -> WorkerDied:
     process = next(worker.process for worker in team if worker.pipe is pipe)
     process.join(timeout=5)
-    return LexfedError(
+    return WorkerDied(
         f"a worker process died (exit code {process.exitcode}); memory? try fewer --workers, then "
         "--resume"
     )
@@ -206,8 +215,9 @@ def _work(pipe: Connection, orders: Orders) -> None:
             replies = _answer(site, job)
         except LexfedError as error:
             replies = [Message(meta={"error": str(error)})]
-        except Exception:
-            replies = [Message(meta={"traceback": traceback.format_exc()})]
+        except Exception as error:
+            line = f"{type(error).__name__}{place_of(error)}: {error}"
+            replies = [Message(meta={"traceback": traceback.format_exc(), "line": line})]
         try:
             pipe.send_bytes(str(len(replies)).encode())
             for reply in replies:

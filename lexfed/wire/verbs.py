@@ -4,7 +4,7 @@ A method brings its verbs. The gate on the client, the server's check of replies
 recorded wire, the audit and the fuzzers all read them; no list of verbs stands anywhere else.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -119,6 +119,11 @@ class Verb:
     def split(self, split: ParameterSplit) -> ParameterSplit:
         return ALL_SHARED if self.open else split
 
+    @property
+    def moves(self) -> bool:
+        """Whether its replies are updates of the model."""
+        return "delta/" in self.up.arrays
+
     def __repr__(self) -> str:
         return f"Verb({self.name!r})"
 
@@ -142,15 +147,23 @@ def echoing(request: Message, reply: Message) -> Message:
     return Message(reply.arrays, {**reply.meta, **clock}, reply.blobs)
 
 
-def check_outgoing(verb: Verb, message: Message, split: ParameterSplit) -> None:
-    """The last gate on the client: nothing outside the verb's form, and no private name, under any
-    prefix.
+def check_outgoing(
+    verb: Verb, message: Message, split: ParameterSplit, parameters: Container[str] | None = None
+) -> None:
+    """The last gate on the client: nothing outside the verb's form, and no private name, bare or
+    under any prefix.
+
+    `parameters` are those there are: a bare name that is none of them ("weight", "loss") is the
+    verb's own word. None: nobody knows, and every name may be one.
     """
     check(verb, "up", message)
     private = verb.split(split)
-    for name in (*message.arrays, *message.blobs):
+    for name in (*message.arrays, *message.blobs, *message.meta):
         parts = name.partition("#")[0].split("/")
-        for parameter in ("/".join(parts[start:]) for start in range(1, len(parts))):
+        for start in range(len(parts)):
+            parameter = "/".join(parts[start:])
+            if start == 0 and parameters is not None and parameter not in parameters:
+                continue
             if private.is_private(parameter):
                 raise PrivacyError(
                     f"private parameter '{parameter}' was about to be sent with '{verb.name}'; "

@@ -31,7 +31,10 @@ class Word2Vec:
     batch: int = 2048  # fedsgd: pairs
     shared: int = 64  # fedsgd: negatives that a batch shares
     steps: int = 100  # fedsgd: iterations a round
-    rule: Rule = "add_rare"  # for fedsgd: row_cap, row_adagrad or mean (the paper's)
+    # how the server moves a row: add_rare adds what organisations say of rare words and averages
+    # frequent ones, row_mean averages over those that moved it, mean over all (the paper's); for
+    # fedsgd row_cap, row_adagrad or mean
+    rule: Rule = "add_rare"
     cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
     # pairs that moved a row count for so many at most; who claims more is not heard
     most_pairs: int = 1_000_000

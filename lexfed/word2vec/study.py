@@ -32,7 +32,7 @@ from lexfed.word2vec.options import Word2Vec
 from lexfed.word2vec.passes import Moment, Pairs, heldout_pairs, sgd_in_place, stretch
 from lexfed.word2vec.replica import VOCABULARY, Readings, Replicas, Tables, first_tables
 from lexfed.word2vec.row_rules import VERSION as NOW
-from lexfed.word2vec.verbs import EVALUATE
+from lexfed.word2vec.vector_verbs import EVALUATE
 from lexfed.word2vec.versions import rows_message
 
 Figures = dict[str, Any]

@@ -9,7 +9,7 @@ from lexfed.wire import ClientId, Message, pack
 from lexfed.word2vec.replica import VOCABULARY as LIST
 from lexfed.word2vec.row_rules import VERSION as NOW
 from lexfed.word2vec.row_rules import changed_since
-from lexfed.word2vec.verbs import VERSION, VOCABULARY
+from lexfed.word2vec.vector_verbs import VERSION, VOCABULARY
 
 
 def requests(

@@ -9,7 +9,7 @@ import pytest
 from lexfed.audits.score import KEYS
 from lexfed.audits.transcript import transcript
 from lexfed.audits.uploads import uploads
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from tests.conftest import ROOT, Lexfed
 
 QUICK = ROOT / "experiments" / "quick" / "audit.toml"

@@ -32,7 +32,7 @@ from lexfed.learning.holding_back import HELD, UPLOADS, counted, held_back, sile
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import KEY, OwnWords
 from lexfed.learning.task import Task, Train
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.metrics.leakage import Leak, ranking, score_words, span
 from lexfed.models.bilstm import FIRST_LAYER, INPUTS, BiLSTMClassifier

@@ -27,7 +27,7 @@ from lexfed.federation import (
     plain,
     sound,
 )
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store

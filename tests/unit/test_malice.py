@@ -39,7 +39,7 @@ from lexfed.federation.robust import median, norm_bound, trimmed_mean
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.layers.malice import Malice, corrupted, invented, malice, malicious
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runs import agreement_alone as agreeing
 from lexfed.vocabulary.splitting import words

@@ -8,7 +8,7 @@ import torch
 
 from lexfed.audits.transcript import transcript
 from lexfed.core.errors import CheckpointError, DataError
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.records import checkpoint
 from lexfed.wire import size
 from tests.conftest import Lexfed

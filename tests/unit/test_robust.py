@@ -16,11 +16,11 @@ from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import parse
 from lexfed.federation import Ask, Requests, Sum, Total, plain, robust
 from lexfed.federation.robust import Aggregation, Rule, median, norm_bound, rule_of, trimmed_mean
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import Asked, NoPrivacy
 from lexfed.wire import ClientId, Message, Meta, Verb, pack, size, under
 from lexfed.wire.verbs import LARGEST_MOVE
-from lexfed.word2vec.verbs import SKIPGRAM
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 
 SHAPES = {"table": (7, 3), "bias": ()}
 Replies = Mapping[ClientId, Message]

@@ -31,7 +31,7 @@ from lexfed.word2vec.passes import draw_batch, heldout_pairs
 from lexfed.word2vec.replica import UNKNOWN, VOCABULARY, first_tables, tables_of, version_of
 from lexfed.word2vec.row_rules import VERSION, RowRule, RowStep, changed_since, start
 from lexfed.word2vec.study import VectorStudy
-from lexfed.word2vec.verbs import SKIPGRAM
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 from tests.conftest import Lexfed
 from tests.unit.test_skipgram import dense_loss
 

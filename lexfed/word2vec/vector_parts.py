@@ -40,6 +40,12 @@ class VectorParts:
     study: Study | None = None  # the method brings it
     promise: Promise | None = None  # noise per user has no meaning between organisations
 
+    @property
+    def names(self) -> frozenset[str]:
+        from lexfed.models.skipgram import INPUT, OUTPUT  # compiled: loaded when first needed
+
+        return frozenset({INPUT, OUTPUT})
+
 
 def parts(tables: Tables, people: Population, entry: Entry) -> VectorParts:
     fresh = tables.secrets == "system"

@@ -6,7 +6,7 @@ changed since.
 
 import torch
 
-from lexfed.learning.verbs import FIGURE
+from lexfed.learning.training_verbs import FIGURE
 from lexfed.wire import Array, Form, Verb
 from lexfed.wire.verbs import ANY, CLOCK, NUMBER
 
