@@ -32,7 +32,7 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
         known = nearest(columns.text, table.column_names)
         raise DataError(f"{where} has no text column '{columns.text}' ({known}); set data.text")
     texts = _strings(table, columns.text, where)
-    rows = np.flatnonzero(~_blank(texts)).astype(np.int64)
+    rows = np.flatnonzero(~blank(texts)).astype(np.int64)
     if len(rows) == 0:
         raise DataError(f"{where} holds no text: every row of '{columns.text}' is empty")
     users, sources, splits = (
@@ -50,7 +50,7 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     )
 
 
-def _blank(texts: Any) -> npt.NDArray[np.bool_]:
+def blank(texts: Any) -> npt.NDArray[np.bool_]:
     """Which texts are missing or white space, piece by piece: trimming copies."""
     parts = []
     for start in range(0, len(texts), _PIECE):
