@@ -97,6 +97,17 @@ class WordClassifier(Classifier, Protocol):
         """
 
 
+@runtime_checkable
+class Wrapping(Classifier, Protocol):
+    """A classifier around another one, whose parameters it lays out in its own way."""
+
+    @property
+    def model(self) -> Classifier: ...
+
+    def whole(self, params: Params) -> Params:
+        """The parameters as the model inside has them."""
+
+
 def embed(params: Params, ids: Tensor) -> Tensor:
     table = params[TABLE]
     if BEYOND in params:

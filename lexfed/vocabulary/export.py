@@ -74,7 +74,7 @@ def write_projector(folder: Path, vocabulary: Vocabulary, vectors: Tensor) -> li
 
 
 def tokenizer_files(tokenizer: TrainedTokenizer, lowercase: bool) -> dict[str, bytes]:
-    """The files from which `transformers` opens a tokenizer that cuts texts as lexfed does, and that
+    """The files from which `transformers` opens a tokenizer that cuts texts as lexfed does, and
     puts the beginning and the end around each.
 
     A tokenizer that was made elsewhere is left as it is: lexfed hands it words, and what it does to

@@ -68,7 +68,8 @@ def _marks() -> list[str]:
 @cache
 def spelled_out(symbols: Symbols) -> str:
     r"""The rule as one expression with every letter, blank and mark in it: programs differ in what
-    `\w` is, and so do versions of Unicode. Python's `re` and the library `tokenizers` read it alike.
+    `\w` is, and so do versions of Unicode. Python's `re` and the library `tokenizers` read it the
+    same way.
     """
     everything = "".join(map(chr, range(sys.maxunicode + 1)))
     letters, blanks = (_ranges(re.findall(kind, everything)) for kind in (r"\w+", r"\s+"))
@@ -92,9 +93,9 @@ def _runs(characters: Sequence[str]) -> Iterator[str]:
 
 @cache
 def final_sigma() -> str:
-    """The expression of a capital sigma that `str.lower` writes as ς: after a letter with a case and
-    before none, whatever has no say between them (apostrophes, marks). Which characters these are,
-    `str.lower` is asked.
+    """The expression of a capital sigma that `str.lower` writes as ς: after a letter with a case
+    and before none, whatever has no say between them (apostrophes, marks). Which characters these
+    are, `str.lower` is asked.
     """
     everyone = [chr(point) for point in range(sys.maxunicode + 1)]
     cased = [c for c in everyone if f"{c}Σ".lower()[-1] == "ς"]

@@ -26,7 +26,7 @@ ORDER = [
     ["experiment"],
     ["runtime"],
     ["audits", "records"],
-    ["report"],
+    ["report", "use"],
     ["runs"],
     ["api", "cli"],
     ["__main__"],
