@@ -5,7 +5,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -181,6 +182,27 @@ SMALL = {
 Trained = Callable[..., Run]
 
 
+@cache
+def small_vectors() -> str:
+    """A file of public word vectors: twelve numbers for every second word of the texts above."""
+    words = sorted({word for row in named() for word in row["text"].lower().split()})[::2]
+    numbers = np.random.default_rng(1).normal(0, 0.4, (len(words), 12))
+    lines = [
+        " ".join([w, *(f"{x:.4f}" for x in row)]) for w, row in zip(words, numbers, strict=True)
+    ]
+    path = Path(os.environ["HF_HOME"]) / "small-vectors.txt"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+@contextmanager
+def no_pictures() -> Iterator[None]:
+    """Without a run's page: it takes half of a small run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "write", lambda run: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A small classifier of this method, on texts with named labels: each is trained once."""
@@ -191,8 +213,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         if name not in runs:
             dotted = {key.replace("__", "."): value for key, value in settings.items()}
             setup = {**SMALL, "method": method}
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(page, "write", lambda run: None)  # pictures take half of the time
+            with no_pictures():
                 runs[name] = run(setup, corpus=pa.Table.from_pylist(named()),
                                  out=folder / str(len(runs)), quiet=True, settings=dotted)  # fmt: skip
         return runs[name]

@@ -96,5 +96,5 @@ def may_quote(directory: RunDir) -> bool:
     """Whether nothing keeps the model from saying what its users wrote."""
     if not directory.finished:
         return True
-    promise = directory.summary()["promise"]
+    promise = directory.summary().get("promise")  # an earlier lexfed wrote none
     return promise is None or not promise["holds"]

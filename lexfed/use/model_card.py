@@ -86,7 +86,7 @@ def _method(config: Config, summary: Mapping[str, Any]) -> str:
 
 
 def _privacy(config: Config, summary: Mapping[str, Any]) -> str:
-    promise = summary["promise"]
+    promise = summary.get("promise")  # an earlier lexfed did not say what takes one away
     if promise is None:
         return NOTHING
     lines = [summary["privacy"], *(f"It holds if {note}." for note in promise["notes"])]
@@ -126,7 +126,7 @@ def _settings(config: Config, summary: Mapping[str, Any]) -> Iterator[tuple[str,
     yield "data.name", _public(config.data.name)
     told = {"name", "method", "data.name"}
     # with its seed, the noise of a simulation could be taken off again
-    secret = {"seed"} if summary["promise"] is not None else set()
+    secret = {"seed"} if summary.get("privacy") else set()
     if not secret:
         yield "seed", config.seed
         told.add("seed")

@@ -12,7 +12,7 @@ from lexfed.core.errors import LexfedError
 from lexfed.core.seeds import root
 from lexfed.models import language_model
 from lexfed.models.language_model import LanguageModelOptions, continued
-from tests.conftest import Lexfed, Trained
+from tests.conftest import Lexfed, Trained, no_pictures
 from tests.unit.test_tokenizer_for_free import folder  # noqa: F401
 
 Written = Callable[..., Run]
@@ -27,7 +27,8 @@ def written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Written: 
         dotted = {"evaluation.every": 0, **{k.replace("__", "."): v for k, v in settings.items()}}
         if str(dotted) not in runs:
             out = place / str(len(runs))
-            runs[str(dotted)] = run(folder / "small.toml", out=out, settings=dotted, quiet=True)
+            with no_pictures():
+                runs[str(dotted)] = run(folder / "small.toml", out=out, settings=dotted, quiet=True)
         return runs[str(dotted)]
 
     return get

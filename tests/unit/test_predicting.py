@@ -26,7 +26,7 @@ from lexfed.runtime.simulation import Site, site_of
 from lexfed.runtime.store import Store
 from lexfed.use.opening import opened
 from lexfed.use.predicting import predict, predicted
-from tests.conftest import DATA, VECTORS, Lexfed, Trained, named
+from tests.conftest import DATA, Lexfed, Trained, named, small_vectors
 
 METHODS: dict[str, dict[str, object]] = {
     "fedavg": {},
@@ -37,7 +37,7 @@ METHODS: dict[str, dict[str, object]] = {
     "fedrecon": {},
     "fedevocab": {},
     "fedevocab paper": {"fedevocab__preset": "paper", "fedevocab__vocabulary": "own"},
-    "fedevocab public": {"vocabulary__vectors": VECTORS, "model__embedding": 100},
+    "fedevocab public": {"vocabulary__vectors": small_vectors(), "model__embedding": 12},
     "local_only": {},
     "centralised": {},
 }

@@ -16,14 +16,15 @@ HERE = Path(__file__).parent
 def load(folder: Path = HERE) -> Callable[[str], Tensor]:
     """A function that gives the logits of a text, one for each label of model.json."""
     about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    rule, weights = re.compile(about["words"]), load_file(folder / "model.safetensors")
     words = (folder / "vocabulary.txt").read_bytes().decode().split("\n")[:-1]
-    ids, weights = {w: i for i, w in enumerate(words)}, load_file(folder / "model.safetensors")
+    ids = {word: i for i, word in enumerate(words)}
     lstm = torch.nn.LSTM(*about["sizes"], bidirectional=True)
     lstm.load_state_dict({n[5:]: w for n, w in weights.items() if n.startswith("lstm.")})
 
     @torch.no_grad()
     def logits(text: str) -> Tensor:
-        found = re.findall(about["words"], re.sub("[\ud800-\udfff]", "\ufffd", text.lower()))
+        found = rule.findall(re.sub("[\ud800-\udfff]", "\ufffd", text.lower()))
         row = [ids.get(word, 0) for word in found[: about["max_length"]]] or [0]
         states = lstm(weights["embedding.weight"][row])[0]  # (words, 2 * hidden)
         share = torch.full((len(row),), 1 / len(row))
