@@ -112,12 +112,31 @@ def main() -> None:
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (KeyboardInterrupt, click.exceptions.Abort):
         sys.exit(130)
+    except Exception as error:  # a fault in lexfed, or in a method of the user's own
+        _crash(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str) -> None:
     print(f"lexfed: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def _crash(error: Exception) -> None:
+    """The traceback, from the command on; then one line that names the place in the user's code."""
+    import traceback
+
+    from lexfed.core.importing import place_of
+
+    place = start = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("click", "typer"):
+            start = place.tb_next
+        place = place.tb_next
+    traceback.print_exception(error.with_traceback(start))
+    line = getattr(error, "line", f"{type(error).__name__}{place_of(error)}: {error}")
+    print(f"lexfed: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _version(value: bool) -> None:
@@ -211,18 +230,76 @@ def data_list() -> None:
 
 @data.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A name of `lexfed data list`, or a file.")],
+    name: Annotated[
+        str, typer.Argument(help="A name of `lexfed data list`, a file, or module:FUNCTION.")
+    ],
 ) -> None:
     """Sizes, classes, users and sources of a data set."""
     from rich.table import Table
 
-    from lexfed.corpus.catalogue import load
+    from lexfed.core.importing import look_in
     from lexfed.corpus.describe import describe
+    from lexfed.corpus.sources import load
 
+    look_in(Path())  # a function of one's own
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in describe(load(name)).items():
         table.add_row(key, value)
     _console().print(table)
+
+
+@data.command("check")
+def data_check(
+    name: Annotated[str, _argument(help="A name of `lexfed data list`, a file or a folder.")],
+    text: Annotated[str, _option(help="The column of texts.")] = "text",
+    label: Annotated[str, _option(help="The column of labels.")] = "label",
+    user: Annotated[str, _option(help="The column that says who wrote a text.")] = "user",
+) -> None:
+    """What may go wrong with a data set: no text is shown."""
+    from rich.table import Table
+
+    from lexfed.corpus import checking, sources
+    from lexfed.corpus.describe import describe
+    from lexfed.corpus.loading import Columns
+
+    console = _console()
+    corpus = sources.load(name, Columns(text=text, label=label, user=user))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(corpus).items():
+        table.add_row(key, value)
+    console.print(table)
+    remarks = list(checking.of_texts(corpus))
+    for remark in remarks or ["nothing looks wrong"]:
+        console.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def init(
+    question: Annotated[str, _argument(help="private, agreed, learned or audit.")],
+    name: Annotated[str | None, _option("--data", metavar="FILE", help="Your texts.")] = None,
+    out: Annotated[
+        Path | None, _option(metavar="FILE.toml", help="Default: QUESTION.toml.")
+    ] = None,
+) -> None:
+    """Look at the data, and write a commented configuration to start from."""
+    from typing import get_args
+
+    from lexfed.core.errors import ConfigError, nearest
+    from lexfed.core.files import write_atomically
+    from lexfed.experiment import starting
+
+    if question not in get_args(starting.Question):
+        known = nearest(question, get_args(starting.Question))
+        raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
+    path = out or Path(f"{question}.toml")
+    if path.exists():
+        raise ConfigError(f"{path} exists already; choose another --out")
+    seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
+    write_atomically(path, starting.write(question, seen).encode())  # type: ignore[arg-type]
+    then = "audit" if question == "audit" else "run"
+    _console().print(
+        f"wrote {path}; next: lexfed {then} {path}", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)
@@ -236,7 +313,8 @@ def vocab_agree(
     out: ListOut = None,
     extend: Extend = None,
 ) -> None:
-    """Agree on a word list without training, and say what each organisation would reveal."""
+    """Agree on a word list without training, and say what each organisation revealed."""
+    from lexfed.agreement.protocol import refused_of
     from lexfed.experiment.config import load
     from lexfed.report import revealed as report
     from lexfed.runs import agreement_alone as agreeing
@@ -251,8 +329,23 @@ def vocab_agree(
         console.print(title, soft_wrap=True, highlight=False)
         _print_table(rows, report.COLUMNS)
         console.print()
-    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger):
+    refused = refused_of(outcome.state)
+    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger, refused):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@vocab.command("preview")
+def vocab_preview(config: AgreementConfig, settings: Settings = None) -> None:
+    """What each organisation would reveal if it took part, from its own text; nothing is sent."""
+    from lexfed.experiment.config import load
+    from lexfed.report import revealed as report
+    from lexfed.runs import agreement_alone as agreeing
+
+    setup = load(config, settings or [], method="federated_word2vec")
+    previews, public = agreeing.foresee(setup)
+    _print_table(report.foreseen(previews), report.FORESEEN)
+    for line in report.outlook(previews, setup.agreement, public):
+        _console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @vocab.command("inspect")
@@ -316,22 +409,13 @@ def privacy(
     parameters: Annotated[float, _option(help="plan: numbers of the model.")] = 1e6,
 ) -> None:
     """The account of a run or a configuration; `plan` says what noise a promise would take."""
-    console = _console()
-    tell = partial(console.print, highlight=False, soft_wrap=True, markup=False)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     if str(target) == "plan":
-        from lexfed.privacy import planning
+        from lexfed.privacy.planning import HEADS, Plan, table
 
-        plan = planning.Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
-        tell(
-            f"epsilon {epsilon:g} at delta {delta:g} over {rounds:,} rounds, {int(population):,} "
-            f"users, clip {clip:g}, {int(parameters):,} parameters:\n"
-        )
-        _print_cells(planning.HEADS, planning.table(plan))
-        tell(
-            "\nz: the noise's deviation on the sum, in clips. Then its deviation on each number of "
-            "the mean\nupdate, and the length of all of it against the longest update that may be "
-            "sent."
-        )
+        plan = Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
+        tell(plan.title)
+        _print_cells(HEADS, table(plan))
         return
     from lexfed.runs import account
 

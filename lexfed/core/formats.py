@@ -31,10 +31,9 @@ def check(found: object, known: int, where: str) -> None:
     )
 
 
-def mark(folder: Path, what: str, number: int) -> None:
-    write_atomically(
-        folder / FILE, (json.dumps({"what": f"lexfed {what}", "format": number}) + "\n").encode()
-    )
+def mark(folder: Path, what: str, number: int, mode: int = 0o644) -> None:
+    about = {"what": f"lexfed {what}", "format": number}
+    write_atomically(folder / FILE, (json.dumps(about) + "\n").encode(), mode)
 
 
 def check_folder(folder: Path, known: int) -> None:

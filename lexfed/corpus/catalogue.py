@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from lexfed.core.errors import DataError, nearest
-from lexfed.corpus.files import ENDINGS, kind_of, read_file
 from lexfed.corpus.loading import Columns, from_table
+from lexfed.corpus.table_files import ENDINGS, kind_of, read_file
 from lexfed.corpus.text import Corpus
 
 FOLDER = "LEXFED_DATA"

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lexfed.core.seeds import Seed, derive
+from lexfed.federation.asking import Requests
 from lexfed.federation.sampling import Sampler
 from lexfed.federation.server_optimizer import Stepper
 from lexfed.federation.state import ServerState, Steps, request
-from lexfed.federation.sums import Federation, Requests
+from lexfed.federation.sums import Federation
 from lexfed.privacy.mechanism import UNPAID, Account, Asked, Releaser
 from lexfed.wire import ClientId, Verb
 

@@ -75,10 +75,11 @@ class Cohort:
     size: int = 5  # clients that take part in a round; poisson: in the mean
     # how they are chosen; poisson: each by a coin of its own, as privacy accounting assumes
     sampling: Literal["fixed", "poisson", "everyone"] = "fixed"
-    # what goes wrong, as probabilities per client and round
-    dropout: float = 0.0  # it never answers
-    lost: float = 0.0  # it trains and keeps what it learnt, and dies before it sends
-    stale: float = 0.0  # it sends, and loses what it learnt: next time it comes with its old state
+    dropout: float = 0.0  # the chance, per client and round, that it never answers
+    # the chance that it trains and keeps what it learnt, and dies before it sends
+    lost: float = 0.0
+    # the chance that it sends, and loses what it learnt: next time it comes with its old state
+    stale: float = 0.0
 
     def __post_init__(self) -> None:
         if self.size < 1:

@@ -33,9 +33,11 @@ Steps = Generator[ServerState, None, ServerState]
 
 def request(state: ServerState, ask: int, **meta: Meta) -> Message:
     """The model, stamped with the clock: the state's step, and the number of this ask within the
-    step.
+    step. Its names are in order, as they are in a file: a client meets the same model whether it
+    was made here, was read from a checkpoint, or came to a worker.
     """
-    return Message(under("model", state.params), {**clock(state, ask).meta, **meta})
+    params = dict(sorted(state.params.items()))
+    return Message(under("model", params), {**clock(state, ask).meta, **meta})
 
 
 def clock(state: ServerState, ask: int) -> Message:

@@ -28,21 +28,27 @@ from lexfed.vocabulary import learned, trie
 from lexfed.vocabulary import sketch as count_sketch
 from lexfed.vocabulary.learned import Learned, TokenizerOptions
 from lexfed.vocabulary.sketch import Reports, Sketch
-from lexfed.wire import Array, Form, Message, Verb
+from lexfed.wire import Array, Blob, Form, Message, Verb
 from lexfed.wire.verbs import CLOCK, WHOLE
 
 # noisy rows of a sketch of a user's words; or votes for the prefixes of words
 SKETCH = Verb(
     "sketch",
-    down=Form(meta=CLOCK, blobs=("words",)),
-    up=Form({"rows": Array(WHOLE, ("words",)), "bits": Array((torch.uint8,), ("words", "width"))}),
+    down=Form(meta=(*CLOCK, "words", "last_row", "bytes"), blobs=("words",)),
+    up=Form(
+        {
+            "rows": Array(WHOLE, ("words",), low=0, most="last_row"),
+            "bits": Array((torch.uint8,), ("words", "bytes")),
+        },
+        needs=(("rows", "bits"),),
+    ),
     kind="list",
     charged=True,
 )
 VOTE = Verb(
     "vote",
     down=Form(meta=(*CLOCK, "level"), blobs=("words",)),
-    up=Form(blobs=("vote",)),
+    up=Form(blobs={"vote": Blob(text=True, most="level")}),
     kind="list",
     charged=True,
 )
@@ -151,19 +157,17 @@ def _by_sketch(
     seed: Seed,
 ) -> tuple[Mapping[str, int], Ledger]:
     sketch, total = options.sketch, count_sketch.empty(options.sketch)
-    message = replace(clock(state, ask=0), blobs={"words": "\n".join(candidates).encode()})
+    shape = {"words": options.words, "last_row": sketch.hashes - 1, "bytes": sketch.width // 8}
+    message = Message(
+        meta={**clock(state, ask=0).meta, **shape}, blobs={"words": "\n".join(candidates).encode()}
+    )
     cost = Pure(sketch.epsilon * options.words)
     ledger = charge(
         state.ledger, Release("user", cost, group=group, what=SKETCHED, against="everybody")
     )
     for _, reply in federation.ask(SKETCH, dict.fromkeys(federation.clients, message)):
         rows, bits = reply.arrays["rows"].numpy(), reply.arrays["bits"].numpy()
-        if (
-            rows.shape == (options.words,)
-            and bits.shape == (options.words, options.width // 8)
-            and rows.max() < sketch.hashes
-        ):
-            total = count_sketch.add(total, Reports(rows.astype(np.int64), bits))
+        total = count_sketch.add(total, Reports(rows.astype(np.int64), bits))
     return count_sketch.histogram(total, sketch, candidates), ledger
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from lexfed.core.errors import ConfigError
+from lexfed.core.seeds import root
 from lexfed.corpus.population import Data, Population
 from lexfed.federation import Rounds, Study
 from lexfed.federation.method import Entry, Kind
@@ -52,6 +53,11 @@ class LanguageParts:
     people: Population
     promise: Promise | None = None
     study: Study | None = None  # the method brings it
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the model's parameters: they do not depend on its tokenizer."""
+        return frozenset(self.task.model.init(1, root(0)))
 
     def loop(self, users: int, group: str = "") -> Rounds:
         """Rounds with cohorts of so many users, of one group where there are several."""

@@ -6,11 +6,12 @@ from typing import Protocol
 
 import torch
 
-from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Data, Population
 from lexfed.federation.method import Entry, Kind
+from lexfed.federation.robust import Aggregation
 from lexfed.federation.sampling import Cohort, Everyone
 from lexfed.federation.sampling import build as sampler_of
 from lexfed.federation.server_optimizer import ServerOptimizer
@@ -23,7 +24,7 @@ from lexfed.models.encoder import resolve
 from lexfed.models.model import TABLE, Classifier, ModelOptions
 from lexfed.privacy import promise
 from lexfed.privacy.gaussian import Privacy
-from lexfed.privacy.mechanism import Account, Mechanism
+from lexfed.privacy.mechanism import Account, Mechanism, NoPrivacy
 from lexfed.privacy.promise import Promise, Secrets
 from lexfed.vocabulary import vectors, word
 from lexfed.vocabulary.pretrained import load_tokenizer
@@ -45,6 +46,8 @@ class Noisy(Protocol):
     def privacy(self) -> Privacy: ...
     @property
     def secrets(self) -> Secrets: ...
+    @property
+    def aggregation(self) -> Aggregation: ...
 
 
 class Tables(Noisy, Protocol):
@@ -109,9 +112,12 @@ def privacy(tables: Noisy, groups: int = 1) -> tuple[Mechanism, Account, Promise
             "rounding would lengthen a clipped update: set train.upload = 'fp32', or "
             "privacy.placement = 'none'"
         )
-    return promise.build(
+    mechanism, account, promised = promise.build(
         tables.privacy, tables.rounds, tables.cohort.sampling, tables.secrets, groups
     )
+    if isinstance(mechanism, NoPrivacy):
+        mechanism = NoPrivacy(tables.aggregation.most_texts)
+    return mechanism, account, promised
 
 
 def _of_words(promised: Promise, tables: Tables) -> Promise:
@@ -139,10 +145,6 @@ def _checked(tables: Tables, people: Population) -> Population:
     people = people.sampled(tables.evaluation.limit)
     if len(people.common_test) == 0:
         raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
-    if people.classes == 0:
-        raise DataError(
-            f"{tables.data.name} has no label column '{tables.data.label}'; set data.label"
-        )
     if tables.evaluation.split == "validation" and len(people.common_validation) == 0:
         raise ConfigError(
             "evaluation.split = 'validation' needs a validation set: set data.validation above 0"

@@ -31,8 +31,8 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import OwnWords, PrivatePart, whole_module
 from lexfed.learning.task import Local, Trained, train
 from lexfed.learning.training import averaging, trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN
-from lexfed.models.model import EMBEDDING, WordClassifier
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
+from lexfed.models.model import EMBEDDING, WordClassifier, lacking
 from lexfed.vocabulary import vectors
 from lexfed.wire import Message
 
@@ -120,6 +120,12 @@ def stays_home(parts: Parts) -> Callable[[str], bool]:
 def private_table(parts: Parts, options: FedeVocab) -> PrivatePart:
     model = parts.task.model
     if not isinstance(model, WordClassifier):
+        if parts.tokenizer is None:  # it reads words, and there is no table to read them with
+            raise ConfigError(
+                f"fedevocab puts a word table of each client's under the model, and "
+                f"{type(model).__name__} is no WordClassifier: it lacks "
+                f"{', '.join(lacking(model, WordClassifier))}"
+            )
         return whole_module(parts.task)
     choices = tuple(
         None if name == "random" else vectors.load(name) for name in options.vectors

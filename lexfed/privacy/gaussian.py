@@ -45,7 +45,8 @@ class Privacy:
     # who adds noise: nobody, the server, every client
     placement: Literal["none", "central", "local"] = "none"
     clip: float = 0.5  # S: the longest update
-    # z: its deviation on the sum, in clips; default: what `epsilon` over all rounds asks for
+    # standard deviation of the noise on the sum of updates, in multiples of `clip`; default: what
+    # `epsilon` over all rounds asks for
     noise: float | None = None
     epsilon: float | None = None  # the budget: training stops before it is overdrawn
     delta: float = 1e-6  # the chance that the promise fails
@@ -325,8 +326,8 @@ def _asked(asked: Asked, known: Tensor | None) -> Tensor:
 
 
 def norm(params: Params) -> float:
-    """The length of all parameters as one vector."""
-    return math.sqrt(sum(float(value.double().square().sum()) for value in params.values()))
+    """The length of all parameters as one vector, in whatever order they come."""
+    return math.sqrt(math.fsum(float(value.double().square().sum()) for value in params.values()))
 
 
 def _plus(left: Params, right: Params) -> Params:

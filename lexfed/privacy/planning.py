@@ -40,6 +40,16 @@ class Plan:
             )
 
     @property
+    def title(self) -> str:
+        return (
+            f"epsilon {self.epsilon:g} at delta {self.delta:g} over {self.rounds:,} rounds, "
+            f"{self.population:,} users, clip {self.clip:g}, {self.parameters:,} parameters.\n"
+            "z: the noise's deviation on the sum, in clips. Then its deviation on each number of "
+            "the mean\nupdate, and the length of all of it against the longest update that may be "
+            "sent.\n"
+        )
+
+    @property
     def share(self) -> float:
         return self.cohort / self.population
 

@@ -2,10 +2,11 @@
 meaning.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lexfed.core.figures import SUMMARY
+from lexfed.core.figures import ON_THE_WAY, SUMMARY
 from lexfed.core.params import count
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import ServerState
@@ -29,7 +30,7 @@ def of(
     scores = last if last is not None else records[-1]["metrics"] if records else {}
     figures = {
         **(study.summary(records) if study is not None else {}),
-        **{key: value for key, value in scores.items() if key != "scored_clients"},
+        **{k: value for k, value in scores.items() if k not in ("scored_clients", ON_THE_WAY)},
         **_counted(assembly, state, records),
         "stopped": stopped.partition(":")[0],
         "reason": stopped.partition(": ")[2] or None,
@@ -45,6 +46,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
     return {
         "name": assembly.config.name,
         "method": assembly.config.method,
+        "method_name": assembly.entry.name,
         "seed": assembly.config.seed if assembly.config.secrets == "seed" else None,
         "rounds": state.round,
         "clients": len(assembly.population),
@@ -52,6 +54,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
         "bytes_up": up,
         "bytes_down": sum(record["bytes_down"] for record in records),
         "bytes_up_per_client_round": up / clients if clients else None,
+        "refused": dict(sum((Counter(r.get("refused", {})) for r in records), Counter())),
         "parameters_shared": count(state.params),
     }
 

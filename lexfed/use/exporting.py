@@ -16,8 +16,8 @@ from lexfed.records.rundir import RunDir
 from lexfed.use import classifier_files, language_files, model_card
 from lexfed.use.opening import Opened, directory_of, one_thread, opened, state_of
 from lexfed.use.predicting import evaluator_of, model_of, whose
-from lexfed.word2vec.parts import WORD_VECTORS
 from lexfed.word2vec.study import write_artifacts
+from lexfed.word2vec.vector_parts import WORD_VECTORS
 
 CARD = "README.md"
 VECTORS = """\

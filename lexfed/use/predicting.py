@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.files import write_atomically
-from lexfed.corpus.files import read_file
 from lexfed.corpus.loading import text_column
 from lexfed.corpus.population import Client
+from lexfed.corpus.table_files import read_file
 from lexfed.federation import ClientState, Method, ServerState, request
 from lexfed.learning.evaluation import Evaluator, InUse, logits_of
 from lexfed.records.rundir import RunDir

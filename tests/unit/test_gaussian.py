@@ -17,7 +17,7 @@ from lexfed.federation import Federation, Requests, Rounds, ServerState, paid_by
 from lexfed.federation.sampling import Everyone, Poisson
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.parts import loop
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm

@@ -19,7 +19,7 @@ from lexfed.corpus.sources import Saved
 from lexfed.experiment.assembly import assemble
 from lexfed.federation import request
 from lexfed.federation.server_optimizer import released
-from lexfed.learning.verbs import EVALUATE
+from lexfed.learning.training_verbs import EVALUATE
 from lexfed.metrics import classification as metrics
 from lexfed.records import checkpoint
 from lexfed.runtime.simulation import Site, site_of
