@@ -99,6 +99,8 @@ def whose(run: Opened, evaluator: Evaluator, client: int | None, model: InUse) -
     """Whose model it is, in one line."""
     if client is not None:
         absent = ", which never took part" if client >= len(run.people) else ""
+        if absent and not run.state.params:
+            absent += ", so nothing was trained"
         own = ", with the common model" if model.everybodys else ", with its own model"
         shares = evaluator.task.options.logit_adjustment
         hint = " (for texts of its own: --at-home, its label shares count)" if shares else ""

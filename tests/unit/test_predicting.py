@@ -25,7 +25,7 @@ from lexfed.records import checkpoint
 from lexfed.runtime.simulation import Site, site_of
 from lexfed.runtime.store import Store
 from lexfed.use.opening import opened
-from lexfed.use.predicting import predict, predicted
+from lexfed.use.predicting import evaluator_of, predict, predicted
 from tests.conftest import DATA, Lexfed, Trained, named, small_vectors
 
 METHODS: dict[str, dict[str, object]] = {
@@ -129,8 +129,16 @@ def test_without_a_client_it_is_the_common_model_or_that_of_somebody_new(trained
     )
     assert "without words" in predict(trained("fedevocab").path, texts).whose
     assert "never took part" in predict(trained("fedevocab").path, texts, 4).whose
+    assert "nothing was trained" in predict(trained("local_only").path, texts, 4).whose
     with pytest.raises(LexfedError, match="no common one: name a client with --client, 0 to 4"):
         predict(trained("local_only").path, texts)
+
+
+def test_a_method_that_scores_in_its_own_way_is_told_how_to_predict(trained: Trained) -> None:
+    method = assemble(trained("fedavg").config).method
+    mute = replace(method, client={EVALUATE: lambda message, client, state: (None, state)})
+    with pytest.raises(LexfedError, match=r"answer EVALUATE with lexfed\.learning\.evaluation"):
+        evaluator_of(mute)
 
 
 def test_a_prediction_changes_nothing_in_the_run(trained: Trained) -> None:
