@@ -56,7 +56,8 @@ class Config:
     # repeats to the bit; or from the operating system, as in a deployment
     secrets: Literal["seed", "system"] = "seed"
     rounds: int = 10  # exchanges between server and clients
-    keep: tuple[int, ...] = ()  # rounds whose checkpoint stays, to fork from
+    # rounds whose checkpoint stays, to fork from; that before a switch of the tokenizer always does
+    keep: tuple[int, ...] = ()
     method: str = "fedavg"  # a name, or `package.module:METHOD` for one's own
     data: Data = field(default_factory=Data)
     vocabulary: Words = field(default_factory=Words)

@@ -99,6 +99,17 @@ class WordClassifier(Classifier, Protocol):
         """
 
 
+@runtime_checkable
+class Wrapping(Classifier, Protocol):
+    """A classifier around another one, whose parameters it lays out in its own way."""
+
+    @property
+    def model(self) -> Classifier: ...
+
+    def whole(self, params: Params) -> Params:
+        """The parameters as the model inside has them."""
+
+
 def lacking(model: object, protocol: type) -> list[str]:
     """What a model of the user's own has not, and must have."""
     names = dict.fromkeys(
