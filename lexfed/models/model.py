@@ -97,6 +97,13 @@ class WordClassifier(Classifier, Protocol):
         """
 
 
+def input_dropout(model: object) -> float:
+    """The share of the numbers of a word's vector that a training step leaves out, each by chance
+    and anew at every place; 0, where a model says nothing of it.
+    """
+    return float(getattr(model, "input_dropout", 0.0))
+
+
 def embed(params: Params, ids: Tensor) -> Tensor:
     table = params[TABLE]
     if BEYOND in params:

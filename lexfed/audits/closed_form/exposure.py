@@ -76,7 +76,7 @@ def _by_rows(upload: Upload, scene: Scene) -> Figures | None:
 
 
 def _by_span(upload: Upload, scene: Scene, front: FrontEnd, attacker: Attacker) -> Figures | None:
-    found, phrases = attackers.spectrum([upload], front.is_first), _tried(upload, scene)
+    found, phrases = attackers.spectrum([upload], front.is_first, attacker), _tried(upload, scene)
     if found is None:
         return None
     scores = leakage.sentence_scores(found, [front.inputs(phrase, attacker) for phrase in phrases])
