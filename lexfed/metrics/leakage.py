@@ -212,12 +212,12 @@ def sentence_scores(
     """
     if not all(len(sentence) for sentence in sentences):
         raise DataError("a sentence without a word that is a candidate has no score")
-    near = torch.split(
-        -distances(spectrum, torch.cat(list(sentences))), [len(sentence) for sentence in sentences]
-    )
-    return torch.stack(
-        [part.mean() if quantile is None else part.quantile(quantile) for part in near]
-    )
+    near = -distances(spectrum, torch.cat(list(sentences)))
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    if quantile is not None:
+        return torch.stack([part.quantile(quantile) for part in near.split(lengths.tolist())])
+    owners = torch.arange(len(lengths)).repeat_interleave(lengths)
+    return near.new_zeros(len(lengths)).index_add(0, owners, near) / lengths
 
 
 @dataclass(frozen=True)
