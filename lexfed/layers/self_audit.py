@@ -172,7 +172,7 @@ def sentences_told(
         return NOTHING.sentences
     ids = [np.array(own[i]) for i in some] + others
     vectors = tried[torch.from_numpy(np.concatenate(ids))]
-    scores = sentence_scores(spectrum, vectors.split([len(one) for one in ids]))
+    scores = sentence_scores(spectrum, torch.split(vectors, [len(one) for one in ids]))
     return auc(scores[: len(some)], scores[len(some) :])
 
 

@@ -215,7 +215,9 @@ def sentence_scores(
     near = -distances(spectrum, torch.cat(list(sentences)))
     lengths = torch.tensor([len(sentence) for sentence in sentences])
     if quantile is not None:
-        return torch.stack([part.quantile(quantile) for part in near.split(lengths.tolist())])
+        return torch.stack(
+            [part.quantile(quantile) for part in torch.split(near, lengths.tolist())]
+        )
     owners = torch.arange(len(lengths)).repeat_interleave(lengths)
     return near.new_zeros(len(lengths)).index_add(0, owners, near) / lengths
 

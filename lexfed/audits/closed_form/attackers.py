@@ -207,6 +207,9 @@ THREATS: Mapping[str, str] = {
     "knows half of the users, reads the bias": (
         "the same, and looks at the output's bias alone, where words are counted"
     ),
+    "every released model": (
+        "has every model that training went through, and knows what all other users sent"
+    ),
     "the released model": (
         "has the model that training ended with, and the text in question with its label; saw no "
         "message"

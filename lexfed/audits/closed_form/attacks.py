@@ -24,6 +24,8 @@ from lexfed.metrics import leakage
 from lexfed.vocabulary.rotation import rotation
 from lexfed.vocabulary.splitting import words
 
+NO_TABLE = "no public vectors are known that clients could have started from"
+
 
 def rows(scene: Scene, findings: Findings) -> None:
     for upload in scene.uploads:
@@ -40,7 +42,7 @@ def rows(scene: Scene, findings: Findings) -> None:
 
 def span(scene: Scene, findings: Findings) -> None:
     if scene.front_end is None:
-        return
+        return findings.not_run("span", NO_TABLE)
     for upload in scene.uploads:
         for attacker in (
             PUBLIC_FILES,
@@ -80,8 +82,10 @@ def _found_out(scene: Scene, front: FrontEnd, findings: Findings) -> None:
 def norms(scene: Scene, findings: Findings) -> None:
     """Only a rotation leaves it something to do: without one, the vectors themselves are public."""
     defences = scene.assembly.config.defences
-    if scene.public.vectors is None or defences.rotation == "none":
-        return
+    if scene.public.vectors is None:
+        return findings.not_run("norms", NO_TABLE)
+    if defences.rotation == "none":
+        return findings.not_run("norms", "no vector is turned: the vectors themselves are public")
     for upload in scene.uploads:
         timed(
             findings.cell("norms", "isolated vectors"),
@@ -91,7 +95,7 @@ def norms(scene: Scene, findings: Findings) -> None:
 
 def sentences(scene: Scene, findings: Findings) -> None:
     if scene.front_end is None:
-        return
+        return findings.not_run("sentences", NO_TABLE)
     for upload in scene.uploads:
         timed(
             findings.cell("sentences", PUBLIC_FILES.name),

@@ -34,6 +34,8 @@ PHRASES = 10_000  # R
 def exposed(scene: Scene, findings: Findings) -> None:
     """By the rows that moved, where a table of words travels; else by the span."""
     front = scene.front_end
+    if not scene.canaries:
+        return findings.not_run("canaries", "no phrase was planted: set audit.canaries")
     for upload in scene.uploads:
         if upload.client not in scene.canaries:
             continue
