@@ -74,6 +74,7 @@ def derived(summary: dict[str, Any]) -> dict[str, Any]:
     if loss is None or central is None:
         return summary
     untrained, own = summary["untrained_heldout_loss"], summary["organisations"]
+    own = [one for one in own if one["heldout_loss"] is not None]  # who said how it fares
     better = sum(one["heldout_loss"] < one["alone_heldout_loss"] for one in own)
     return {
         **summary,

@@ -22,7 +22,7 @@ from lexfed.corpus.population import Data, Population
 from lexfed.corpus.text import Corpus
 from lexfed.experiment import config as configuration
 from lexfed.experiment.config import Config
-from lexfed.experiment.registry import METHODS
+from lexfed.experiment.known_methods import METHODS
 from lexfed.federation import Entry, Method, ServerState
 from lexfed.records import rundir
 from lexfed.records.rundir import RunDir
@@ -75,13 +75,18 @@ def run(
     """
     config = configure(setup, settings)
     target = Path(out) if out is not None else rundir.default_path(config)
-    if corpus is not None:
-        rundir.refuse_existing(target)
-        config = _with_corpus(config, corpus, target)
     manner = launch.Manner(
         workers, Path(record_wire) if record_wire is not None else None, quiet=quiet
     )
-    return Run(launch.begin(config, target, None, manner).path)
+    if corpus is None:
+        return Run(launch.begin(config, target, None, manner).path)
+    rundir.refuse_existing(target)
+    config = _with_corpus(config, corpus, target)
+    try:
+        return Run(launch.begin(config, target, None, manner).path)
+    finally:
+        if not target.exists():  # no run, no texts
+            Path(config.data.name).unlink(missing_ok=True)
 
 
 def resume(
@@ -122,7 +127,10 @@ def configure(setup: Setup, settings: Mapping[str, Any] | None = None) -> Config
     """A configuration, checked. A method that is not in a module yet may be given as the entry
     itself.
     """
-    words = [f"{key}={json.dumps(value)}" for key, value in (settings or {}).items()]
+    words = [
+        f"{key}={'none' if value is None else json.dumps(value)}"
+        for key, value in (settings or {}).items()
+    ]
     if not isinstance(setup, Mapping):
         return configuration.load(Path(setup), words)
     look_in(Path())
@@ -219,7 +227,7 @@ class Run:
             figures = self.summary
         except LexfedError:
             return f"Run({str(self.path)!r}, not finished)"
-        keys = ("method", "global_accuracy", "heldout_loss", "word_perplexity")
+        keys = ("method_name", "global_accuracy", "heldout_loss", "word_perplexity")
         known = {key: figures[key] for key in keys if figures[key] is not None}
         listed = ", ".join(f"{key}={value}" for key, value in known.items())
         return f"Run({str(self.path)!r}, {listed})"

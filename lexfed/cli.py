@@ -3,6 +3,7 @@ once.
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +43,9 @@ ConfigOrRun = Annotated[
 Target = Annotated[
     Path,
     _argument(help="A TOML file, a run, or a recorded wire.", metavar="CONFIG.toml|RUN|WIRE"),
+]
+PrivacyTarget = Annotated[
+    Path, _argument(help="A TOML file, a run, or `plan`.", metavar="CONFIG.toml|RUN|plan")
 ]
 AgreementConfig = Annotated[
     Path,
@@ -91,12 +95,31 @@ def main() -> None:
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (KeyboardInterrupt, click.exceptions.Abort):
         sys.exit(130)
+    except Exception as error:  # a fault in lexfed, or in a method of the user's own
+        _crash(error)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str) -> None:
     print(f"lexfed: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
+
+
+def _crash(error: Exception) -> None:
+    """The traceback, from the command on; then one line that names the place in the user's code."""
+    import traceback
+
+    from lexfed.core.importing import place_of
+
+    place = start = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("click", "typer"):
+            start = place.tb_next
+        place = place.tb_next
+    traceback.print_exception(error.with_traceback(start))
+    line = getattr(error, "line", f"{type(error).__name__}{place_of(error)}: {error}")
+    print(f"lexfed: {' '.join(line.split())}", file=sys.stderr)
+    sys.exit(1)
 
 
 def _version(value: bool) -> None:
@@ -190,18 +213,76 @@ def data_list() -> None:
 
 @data.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A name of `lexfed data list`, or a file.")],
+    name: Annotated[
+        str, typer.Argument(help="A name of `lexfed data list`, a file, or module:FUNCTION.")
+    ],
 ) -> None:
     """Sizes, classes, users and sources of a data set."""
     from rich.table import Table
 
-    from lexfed.corpus.catalogue import load
+    from lexfed.core.importing import look_in
     from lexfed.corpus.describe import describe
+    from lexfed.corpus.sources import load
 
+    look_in(Path())  # a function of one's own
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in describe(load(name)).items():
         table.add_row(key, value)
     _console().print(table)
+
+
+@data.command("check")
+def data_check(
+    name: Annotated[str, _argument(help="A name of `lexfed data list`, a file or a folder.")],
+    text: Annotated[str, _option(help="The column of texts.")] = "text",
+    label: Annotated[str, _option(help="The column of labels.")] = "label",
+    user: Annotated[str, _option(help="The column that says who wrote a text.")] = "user",
+) -> None:
+    """What may go wrong with a data set: no text is shown."""
+    from rich.table import Table
+
+    from lexfed.corpus import checking, sources
+    from lexfed.corpus.describe import describe
+    from lexfed.corpus.loading import Columns
+
+    console = _console()
+    corpus = sources.load(name, Columns(text=text, label=label, user=user))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(corpus).items():
+        table.add_row(key, value)
+    console.print(table)
+    remarks = list(checking.of_texts(corpus))
+    for remark in remarks or ["nothing looks wrong"]:
+        console.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+@app.command()
+def init(
+    question: Annotated[str, _argument(help="private, agreed, learned or audit.")],
+    name: Annotated[str | None, _option("--data", metavar="FILE", help="Your texts.")] = None,
+    out: Annotated[
+        Path | None, _option(metavar="FILE.toml", help="Default: QUESTION.toml.")
+    ] = None,
+) -> None:
+    """Look at the data, and write a commented configuration to start from."""
+    from typing import get_args
+
+    from lexfed.core.errors import ConfigError, nearest
+    from lexfed.core.files import write_atomically
+    from lexfed.experiment import starting
+
+    if question not in get_args(starting.Question):
+        known = nearest(question, get_args(starting.Question))
+        raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
+    path = out or Path(f"{question}.toml")
+    if path.exists():
+        raise ConfigError(f"{path} exists already; choose another --out")
+    seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
+    write_atomically(path, starting.write(question, seen).encode())  # type: ignore[arg-type]
+    then = "audit" if question == "audit" else "run"
+    _console().print(
+        f"wrote {path}; next: lexfed {then} {path}", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)
@@ -215,7 +296,8 @@ def vocab_agree(
     out: ListOut = None,
     extend: Extend = None,
 ) -> None:
-    """Agree on a word list without training, and say what each organisation would reveal."""
+    """Agree on a word list without training, and say what each organisation revealed."""
+    from lexfed.agreement.protocol import refused_of
     from lexfed.experiment.config import load
     from lexfed.report import revealed as report
     from lexfed.runs import agreement_alone as agreeing
@@ -230,8 +312,23 @@ def vocab_agree(
         console.print(title, soft_wrap=True, highlight=False)
         _print_table(rows, report.COLUMNS)
         console.print()
-    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger):
+    refused = refused_of(outcome.state)
+    for line in report.remarks(outcome.revealed, setup.agreement, outcome.state.ledger, refused):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+@vocab.command("preview")
+def vocab_preview(config: AgreementConfig, settings: Settings = None) -> None:
+    """What each organisation would reveal if it took part, from its own text; nothing is sent."""
+    from lexfed.experiment.config import load
+    from lexfed.report import revealed as report
+    from lexfed.runs import agreement_alone as agreeing
+
+    setup = load(config, settings or [], method="federated_word2vec")
+    previews, public = agreeing.foresee(setup)
+    _print_table(report.foreseen(previews), report.FORESEEN)
+    for line in report.outlook(previews, setup.agreement, public):
+        _console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @vocab.command("inspect")
@@ -259,7 +356,6 @@ def audit(
 ) -> None:
     """Attack uploads as a curious server could, and say what they give away."""
     import time
-    from functools import partial
 
     from lexfed.audits import cells as auditing
     from lexfed.records.rundir import refuse_existing
@@ -281,6 +377,42 @@ def audit(
     for line in page.threats(rows):
         tell(line)
     tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})")
+
+
+@app.command()
+def privacy(
+    target: PrivacyTarget,
+    settings: Settings = None,
+    epsilon: Annotated[float, _option(help="plan: the epsilon to be promised.")] = 2.0,
+    delta: Annotated[float, _option(help="plan: the chance that it fails.")] = 1e-6,
+    population: Annotated[float, _option(help="plan: users.")] = 1e6,
+    cohort: Annotated[float, _option(help="plan: users of a round, in the mean.")] = 1000.0,
+    rounds: Annotated[int, _option(help="plan: rounds.")] = 500,
+    clip: Annotated[float, _option(help="plan: the longest update.")] = 0.5,
+    parameters: Annotated[float, _option(help="plan: numbers of the model.")] = 1e6,
+) -> None:
+    """The account of a run or a configuration; `plan` says what noise a promise would take."""
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    if str(target) == "plan":
+        from lexfed.privacy.planning import HEADS, Plan, table
+
+        plan = Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
+        tell(plan.title)
+        _print_cells(HEADS, table(plan))
+        return
+    from lexfed.runs import account
+
+    found = account.of(target, settings or [])
+    tell(f"{found.title}\n")
+    _print_cells(account.HEADS, [list(row) for row in found.rows])
+    tell("")
+    tell(found.statement.sentence if found.statement else "Nothing is promised.")
+    for note in found.statement.notes if found.statement else ():
+        tell(f"It holds if {note}.")
+    if found.advice:
+        tell("\nWhat would make it stronger:")
+    for line in found.advice:
+        tell(f"- {line}")
 
 
 @app.command()
@@ -308,10 +440,10 @@ def compare(runs: RunPaths, out: PageOut = None) -> None:
         )
 
 
-def _console() -> "Console":
+def _console(width: int | None = None) -> "Console":
     from rich.console import Console
 
-    return Console()
+    return Console(width=width)
 
 
 def _print_results(runs: "list[RunDir]") -> None:
@@ -336,6 +468,7 @@ def _print_table(rows: list[list[str]], keys: tuple[str, ...]) -> None:
 
 
 def _print_cells(heads: list[str], rows: list[list[str]]) -> None:
+    from rich.measure import Measurement
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -343,7 +476,11 @@ def _print_cells(heads: list[str], rows: list[list[str]]) -> None:
         table.add_column(head, justify="right" if number else "left", no_wrap=number == 0)
     for row in rows:
         table.add_row(*row)
-    _console().print(table)
+    console = _console()
+    # a table that is wider than the screen is wrapped by the terminal: no number is cut
+    wide = console.options.update(width=10_000)
+    width = max(console.width, Measurement.get(console, wide, table).maximum)
+    _console(width).print(table)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,8 @@ rounds = 3
 [data]
 name = "{tmp_path}/texts.jsonl"
 clients = 6
+[vocabulary]
+corpus = "clients"
 [model]
 embedding = 4
 hidden = 3

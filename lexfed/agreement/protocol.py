@@ -1,59 +1,87 @@
-"""Agreeing on one word list (Federated Word2Vec, Garcia Bernal et al., 2021), without showing what
-one alone holds.
+"""Agreeing on one word list (Federated Word2Vec, Garcia Bernal et al., 2021), between organisations
+that do not trust each other.
 
     union, intersection:  each sends its top N words that occur T times at it or more,
                           without counts                                            [the paper]
-    summed (default):     each sends its top N words with counts; kept is what occurs T times in all
-                          *and* k of them hold
+    summed (default):     each sends its top N words with coarse counts; kept is what occurs T
+                          times in all, k of them hold, and the k - 1 loudest do not decide
     dp:                   three passes of noisy weights (`privacy.set_union`); one document more or
                           less is hidden
 
-    veiled:   organisation -> server    keyed hashes, counts                              `propose`
+    veiled:   server -> organisations   a fresh nonce
+              organisation -> server    hashes keyed with it, counts, a share of each hash's
+                                        evidence (`evidence`)                             `propose`
               server                    chooses among hashes
-              server -> holders         the chosen hashes; back come their words          `spell`
-    openly:   organisation -> server    words, counts                                     `disclose`
+              server -> k holders       the chosen hashes and their evidence; back come their words,
+                                        which must be the same                              `spell`
+    openly:   organisation -> server    words, counts                                    `disclose`
 
-Veiled, the server learns the words of the agreed list alone; of the others it sees how often each
-organisation uses a hash. It lacks the key, which the organisations share. That holds while no
-organisation works with the server (with the key, any word can be tried out), and while the server
-asks to spell what the rule chose and nothing else. Who knows a language can guess its most frequent
-words from their counts. The union is always in the clear: all of it is told anyway.
+Veiled, `summed` with k = 2, who learns what:
+
+The server alone, honest or not: the words that two organisations hold and it asks for; how many
+words each proposes; of every hash which organisations have it, and about how often each uses it
+(`word_list.coarse`; who knows a language can guess its most frequent words from that). It lacks the
+key, and can't have a word spelt that one alone holds, for it can't show evidence. It can ask for
+what two hold and the rule did not choose: that the list is the rule's is its word.
+
+An honest organisation: the list, and about how often all use each word together.
+
+One organisation that lies: the same, and can try words out. A word that it proposes and the others
+hold once or twice is not told, however loud it is: without the loudest one, `rest` of T occurrences
+must be left. What they hold more often is told, and about how often, though only one of them may
+hold it. It may propose `stuffing` times as many words as the others do, in each agreement.
+experiments/audit/liar.py measures it. It can't change a word: two holders must spell it alike. It
+can keep words out that it and one other hold, by not taking part, or by spelling them wrong. Two
+that lie together get any word into the list, wrongly spelt too; `holders = 3` takes three of them.
+
+The server with one organisation: that one has the key. Any word can be tried out against the hashes
+of all, and evidence can be made for any hash: all that organisations proposed can be had spelt, but
+for the `size` of the list, which they keep to. Only noise would help against these two.
+
+Where one holder is enough (`holders = 1`, a word of `dp` that one alone holds), its spelling stands
+unchecked, and no evidence binds the server; `dp` hides a text from readers and liars, and trusts
+the server. An intersection of two is no better than a sum: a liar reads what the other holds T
+times. The union is always in the clear: all of it is told anyway. A list carries no hashes, so its
+readers can't check it against what they proposed.
 """
 
+import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import count
+from statistics import median
 from typing import Literal
 
 import torch
 
-from lexfed.agreement import word_list
+from lexfed.agreement import evidence, word_list
 from lexfed.agreement.proposals import (
     DISCLOSE,
+    NONCE,
     PROPOSE,
     SPELL,
     Proposal,
-    hashes,
-    listed,
     read,
     rows,
     spelling,
 )
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.seeds import Seed, derive
-from lexfed.corpus.population import Client
-from lexfed.federation import Answer, ClientState, Federation, Handler, ServerState, clock
+from lexfed.federation import Federation, ServerState, Steps, clock, once
 from lexfed.privacy import set_union
-from lexfed.privacy.accounting import Ledger
-from lexfed.vocabulary import scan
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb
 
-# the list that was agreed on, in the server's state and on its way to clients
-VOCABULARY = "vocabulary"
+# in the server's state: the list that was agreed on, also on its way to clients; and what was not
+# taken of what organisations said
+VOCABULARY, REFUSED = "vocabulary", "refused"
+NONCE_BYTES = 16
+PAID = "pay for the agreement"  # done before anything is asked
+FEW = 1000  # words: who proposes no more has brought no dictionary
+SPELLERS = 2  # holders that spell a word alike, at least, where it has so many
+TRIES = 3  # times that who does not answer is asked to spell
 
 
 @dataclass(frozen=True)
@@ -64,7 +92,15 @@ class Agreement:
     rule: Literal["summed", "union", "intersection", "dp"] = "summed"
     top: int = 200_000  # N: the most words that one organisation proposes (dp: all it has)
     minimum: int = 10  # T: occurrences; summed: in all text, else at each organisation
-    holders: int = 2  # k, summed: organisations that hold a word before it is told
+    # k, summed and intersection: organisations that hold a word before it is told
+    holders: int = 2
+    # summed: share of T that must be left without the k - 1 organisations that say most
+    rest: float = 0.5
+    # summed: how counts are told, to the server and in the list; coarse: 1, 2, 4, 8, 16, 23, 32,
+    # ...; none: T then counts at each organisation
+    counts: Literal["coarse", "exact", "none"] = "coarse"
+    # summed: so many times the median of the others' words may one propose; its rarest are cut
+    stuffing: float = 2.0
     hashed: bool = True  # the server chooses among hashes; the union is always in the clear
     size: int | None = None  # the most words in the list
     longest: int = 100  # characters; what is longer is no word
@@ -77,10 +113,14 @@ class Agreement:
         for name in ("top", "minimum", "holders", "size", "longest", "words_per_document"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"agreement.{name} must be at least 1")
-        if self.size is not None and self.rule in ("union", "intersection"):
+        if self.size is not None and self.numbers is None:
+            which = "counts = 'none'" if self.rule == "summed" else f"rule = '{self.rule}'"
             raise ConfigError(
-                f"agreement.size needs counts, which rule = '{self.rule}' does not share; lower "
-                "agreement.top"
+                f"agreement.size needs counts, which {which} does not share; lower agreement.top"
+            )
+        if not 0 <= self.rest <= 1 or not self.stuffing >= 1:
+            raise ConfigError(
+                "agreement.rest is a share, from 0 to 1; agreement.stuffing is at least 1"
             )
         if not self.epsilon > 0 or not 0 < self.delta < 1:
             raise ConfigError(
@@ -92,92 +132,51 @@ class Agreement:
         return self.hashed and self.rule != "union"
 
     @property
+    def shared(self) -> bool:
+        """Whether a holder wants to see that others hold a word before it spells it."""
+        return self.veiled and self.rule != "dp" and self.holders > 1
+
+    @property
     def verb(self) -> Verb:
         return PROPOSE if self.veiled else DISCLOSE
 
     @property
+    def passes(self) -> int:
+        return len(set_union.GROWTH) if self.rule == "dp" else 1
+
+    @property
     def numbers(self) -> str | None:
         """The name of what travels with the words."""
-        return {"summed": "counts", "dp": "weights"}.get(self.rule)
+        named = {"summed": "counts", "dp": "weights"}.get(self.rule)
+        return None if self.rule == "summed" and self.counts == "none" else named
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """The arrays of a proposal, beside its names."""
+        shares = ("place", "shares") if self.shared else ()
+        return frozenset((*shares, *([self.numbers] if self.numbers else [])))
 
     @property
     def own_minimum(self) -> int:
         """Occurrences at an organisation before it proposes a word."""
-        return 1 if self.rule == "summed" else self.minimum
+        return 1 if self.numbers == "counts" else self.minimum
 
-
-# --- the organisation's half ----------------------------------------------------------------------
-
-Name = Callable[[str], bytes]  # a word as it travels
-
-
-def handlers(options: Agreement) -> dict[Verb, Handler]:
-    """What an organisation answers to. It keeps nothing: to spell, it counts again."""
-
-    def propose(message: Message, client: Client, state: ClientState) -> Answer:
-        name = _name(options, client, message)
-        # in the order of their names: no order of the text is sent along
-        proposal = dict(
-            sorted((name(word), number) for word, number in _own(options, client, message, name))
-        )
-        kind = torch.float64 if options.rule == "dp" else torch.int64
-        arrays = (
-            {options.numbers: torch.tensor(list(proposal.values()), dtype=kind)}
-            if options.numbers
-            else {}
-        )
-        if options.veiled:
-            return Message({"hashes": rows(proposal), **arrays}), state
-        return Message(arrays, blobs={"words": b"\n".join(proposal)}), state
-
-    def spell(message: Message, client: Client, state: ClientState) -> Answer:
-        name, asked = _name(options, client, message), hashes(message.arrays["hashes"])
-        wanted, counts = set(asked), scan.count(client.train, longest=options.longest)
-        proposed = (
-            counts
-            if options.rule == "dp"
-            else counts.most_frequent(options.top, options.own_minimum)
-        )
-        found = {hashed: word for word, _ in proposed if (hashed := name(word)) in wanted}
-        return Message(
-            blobs={"words": "\n".join(found.get(hashed, "") for hashed in asked).encode()}
-        ), state
-
-    return {PROPOSE: propose, SPELL: spell} if options.veiled else {DISCLOSE: propose}
-
-
-def _name(options: Agreement, client: Client, message: Message) -> Name:
-    """Hashed with a key of this agreement alone: the server can't follow a word from one agreement
-    to the next.
-    """
-    if not options.veiled:
-        return str.encode
-    key = (
-        derive(client.common_secret, "words", int(message.meta["step"]))
-        if client.common_secret
-        else b""
-    )
-    return lambda word: word_list.keyed(word, key)
-
-
-def _own(
-    options: Agreement, client: Client, message: Message, name: Name
-) -> Iterable[tuple[str, float]]:
-    if options.rule != "dp":
-        return scan.count(client.train, longest=options.longest).most_frequent(
-            options.top, options.own_minimum
-        )
-    told = set(
-        hashes(message.arrays["released"]) if options.veiled else listed(message.blobs["released"])
-    )
-    released = lru_cache(scan.LIMIT)(lambda word: name(word) in told)
-    seed = derive(client.secret, "agree", int(message.meta["step"]), int(message.meta["ask"]))
-    return scan.weigh(
-        client.train, released, options.words_per_document, options.longest, seed
-    ).items()
+    def told(self, number: int) -> int:
+        """A count as it is told."""
+        return word_list.coarse(number) if self.counts == "coarse" else number
 
 
 # --- the server's half ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Refused:
+    """What an agreement did not take, in numbers: not whose, and no word."""
+
+    replies: int = 0  # that were malformed
+    organisations: int = 0  # that proposed many more words than the others
+    words: int = 0  # of theirs that were cut
+    spellings: int = 0  # chosen words that too few holders spelt alike
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,53 @@ class Choice:
 
     counts: Mapping[bytes, int]
     holders: Mapping[bytes, list[ClientId]]
-    ledger: Ledger
+    proofs: Mapping[bytes, list[int]]  # what evidence of each name may be
+    refused: Refused
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One agreement as the server leads it."""
+
+    federation: Federation
+    state: ServerState
+    options: Agreement
+    nonce: bytes
+    noise: Seed
+
+    def request(self, ask: int) -> Message:
+        now = clock(self.state, ask)
+        return replace(now, blobs={NONCE: self.nonce}) if self.options.veiled else now
+
+
+def fresh_nonce(seed: Seed, old: Vocabulary | None) -> bytes:
+    """Of one agreement: its hashes have nothing in common with another's.
+
+    It hangs from the server's secret: in a simulation it repeats itself when it is resumed, in a
+    deployment each start has another. Who extends a list has another than who made it.
+    """
+    return derive(seed, "nonce", 0 if old is None else old.version)[:NONCE_BYTES]
+
+
+def agreed(
+    federation: Federation,
+    state: ServerState,
+    options: Agreement,
+    seed: Seed,
+    old: Vocabulary | None = None,
+    again: bool = False,
+) -> Steps:
+    """The state with the agreed list, paid for and kept before anything is asked.
+
+    An attempt that repeats the same draws tells nothing new, and is paid for once. `again`: every
+    attempt draws anew, as in a deployment, and every one is paid for.
+    """
+    if options.rule == "dp" and "agree" not in state.done and (again or PAID not in state.done):
+        passes = set_union.passes(options.epsilon, options.delta, options.words_per_document)
+        ledger = set_union.charged(state.ledger, passes)
+        state = replace(state, ledger=ledger, step=state.step + 1, done=state.done | {PAID})
+        yield state
+    return (yield from once(state, "agree", lambda s: agree(federation, s, options, seed, old)))
 
 
 def agree(
@@ -196,119 +241,192 @@ def agree(
     seed: Seed,
     old: Vocabulary | None = None,
 ) -> ServerState:
-    """One-off work for `once(state, "agree", ...)`: the state with the agreed list, and what it
-    cost, in it.
+    """The state with the agreed list in it, and what was refused on the way.
 
     With an `old` list its words keep their ids and the new ones come behind. Who joins late is
     known to hold what came then.
     """
-    choice = (_released if options.rule == "dp" else _chosen)(federation, state, options, seed)
+    asking = Asking(federation, state, options, fresh_nonce(seed, old), derive(seed, "noise"))
+    choice = (_released if options.rule == "dp" else _chosen)(asking)
     if not choice.counts and old is None:
         raise DataError(_nothing(options))
     words = (
-        _spelt(federation, state, options, choice)
+        _spelt(asking, choice)
         if options.veiled
         else {name: name.decode() for name in choice.counts}
     )
-    new = word_list.ordered(
-        {words[name]: n for name, n in choice.counts.items() if name in words}, options.size
-    )
+    new = word_list.ordered({word: choice.counts[name] for name, word in words.items()})
     if not new.tokens and old is None:
         raise DataError(
-            "no organisation was left to spell the words that were chosen; ask them all again"
+            "no word that was chosen was spelt alike by those who hold it; ask them all again"
         )
+    refused = replace(choice.refused, spellings=len(choice.counts) - len(words))
     vocabulary = new if old is None else word_list.renew(old, new)
-    return replace(
-        state.with_blob(VOCABULARY, word_list.to_bytes(vocabulary)), ledger=choice.ledger
+    return state.with_blob(VOCABULARY, word_list.to_bytes(vocabulary)).with_blob(
+        REFUSED, json.dumps(asdict(refused)).encode()
     )
 
 
-def _chosen(federation: Federation, state: ServerState, options: Agreement, seed: Seed) -> Choice:
-    _enough(len(federation.clients), options)
-    proposals = dict(_proposals(federation, state, options, 0, ()))
-    _enough(len(proposals), options)
-    if options.rule == "summed":
-        whole = [{name: int(n) for name, n in proposal.items()} for proposal in proposals.values()]
-        counts = word_list.summed(whole, options.minimum, options.holders, options.size)
-    else:
-        counts = {"union": word_list.union, "intersection": word_list.intersection}[options.rule](
-            list(proposals.values())
-        )
-    return Choice(counts, _holders(proposals, counts), state.ledger)
+def refused_of(state: ServerState) -> Refused:
+    return Refused(**json.loads(state.blobs.get(REFUSED, b"{}")))
 
 
-def _released(federation: Federation, state: ServerState, options: Agreement, seed: Seed) -> Choice:
+def _chosen(asking: Asking) -> Choice:
+    options = asking.options
+    _enough(len(asking.federation.clients), options)
+    heard, malformed = _proposals(asking, 0, ())
+    _enough(len(heard), options)
+    proposals = _plausible(heard, options) if options.rule == "summed" else heard
+    lost = [len(heard[c].numbers) - len(p.numbers) for c, p in proposals.items()]
+    counts = _by_rule(options, [proposal.numbers for proposal in proposals.values()])
+    return Choice(
+        counts,
+        _holders(proposals, counts),
+        _proofs(proposals, counts, options.holders) if options.shared else {},
+        Refused(malformed, sum(map(bool, lost)), sum(lost)),
+    )
+
+
+def _by_rule(options: Agreement, proposals: Sequence[Mapping[bytes, float]]) -> dict[bytes, int]:
+    if options.rule != "summed":
+        rules = {"union": word_list.union, "intersection": word_list.intersection}
+        return rules[options.rule](proposals)
+    whole = [{name: int(n) for name, n in proposal.items()} for proposal in proposals]
+    if options.numbers is None:
+        return word_list.summed(whole, 0, options.holders)
+    rest = options.rest * options.minimum
+    chosen = word_list.summed(whole, options.minimum, options.holders, options.size, rest)
+    return {name: options.told(n) for name, n in chosen.items()}
+
+
+def _plausible(
+    proposals: Mapping[ClientId, Proposal], options: Agreement
+) -> dict[ClientId, Proposal]:
+    """Nobody with a dictionary: of who proposes many more words than the others, its most frequent
+    ones.
+    """
+    sizes = {client: len(proposal.numbers) for client, proposal in proposals.items()}
+    limited = dict(proposals)
+    for client, proposal in proposals.items():
+        others = [n for other, n in sizes.items() if other != client and n]
+        most = max(FEW, options.stuffing * median(others)) if others else math.inf
+        if sizes[client] > most:
+            limited[client] = proposal.cut(int(most))
+    return limited
+
+
+def _released(asking: Asking) -> Choice:
+    options = asking.options
     passes = set_union.passes(options.epsilon, options.delta, options.words_per_document)
     told: dict[bytes, float] = {}
     holders: dict[bytes, list[ClientId]] = {}
+    refused = 0
     for number, step in enumerate(passes):
-        proposals = dict(_proposals(federation, state, options, number, told))
+        proposals, malformed = _proposals(asking, number, told)
         weights: Counter[bytes] = Counter()
         for proposal in proposals.values():
-            weights.update({name: w for name, w in proposal.items() if name not in told})
-        new = set_union.release(weights, step, derive(seed, "noise", number))
+            numbers = proposal.numbers.items()
+            weights.update({name: w for name, w in numbers if name not in told})
+        new = set_union.release(weights, step, derive(asking.noise, number))
         holders |= _holders(proposals, new)
         told |= new
+        refused += malformed
     # a text gives each of its words 1/sqrt(words): back to about the number of texts
     counts = {
         name: max(1, round(weight * math.sqrt(options.words_per_document)))
         for name, weight in told.items()
     }
-    return Choice(
-        word_list.largest(counts, options.size), holders, set_union.charged(state.ledger, passes)
-    )
+    return Choice(word_list.largest(counts, options.size), holders, {}, Refused(refused))
 
 
 def _holders(
     proposals: Mapping[ClientId, Proposal], names: Iterable[bytes]
 ) -> dict[bytes, list[ClientId]]:
     return {
-        name: [client for client, proposal in proposals.items() if name in proposal]
+        name: [client for client, proposal in proposals.items() if name in proposal.numbers]
         for name in names
     }
 
 
+def _proofs(
+    proposals: Mapping[ClientId, Proposal], names: Iterable[bytes], holders: int
+) -> dict[bytes, list[int]]:
+    points: dict[bytes, list[evidence.Point]] = {name: [] for name in names}
+    for proposal in proposals.values():
+        for name, point in proposal.points():
+            if name in points:
+                points[name].append(point)
+    return {name: evidence.candidates(own, holders) for name, own in points.items()}
+
+
 def _proposals(
-    federation: Federation, state: ServerState, options: Agreement, ask: int, told: Iterable[bytes]
-) -> Iterator[tuple[ClientId, Proposal]]:
-    message = clock(state, ask)
+    asking: Asking, ask: int, told: Iterable[bytes]
+) -> tuple[dict[ClientId, Proposal], int]:
+    """What each proposes, and how many replies were no proposal: who sent one has dropped out."""
+    options, message = asking.options, asking.request(ask)
     if options.rule == "dp" and options.veiled:
         message = replace(message, arrays={"released": rows(told)})
     elif options.rule == "dp":
         message = replace(message, blobs={"released": b"\n".join(told)})
+    federation, proposals, malformed = asking.federation, {}, 0
     for client, reply in federation.ask(options.verb, dict.fromkeys(federation.clients, message)):
-        proposal = read(options.verb, message, reply, options.numbers, options.longest)
-        if proposal is not None and (options.rule == "dp" or len(proposal) <= options.top):
-            yield client, proposal  # else: it has dropped out
+        proposal = read(options.verb, message, reply, options.expected, options.longest)
+        if proposal is None or (options.rule != "dp" and len(proposal.numbers) > options.top):
+            malformed += 1
+        else:
+            proposals[client] = proposal
+    return proposals, malformed
 
 
-def _spelt(
-    federation: Federation, state: ServerState, options: Agreement, choice: Choice
-) -> dict[bytes, str]:
-    """The words of the chosen hashes: each from one of its holders, from the next where one does
-    not answer.
+def _spelt(asking: Asking, choice: Choice) -> dict[bytes, str]:
+    """The words of the chosen hashes, each as k of its holders spell it alike: from the next where
+    they differ, or one does not answer. Fewer that lie can't change a word.
     """
     waiting = {name: list(choice.holders[name]) for name in sorted(choice.counts)}
-    words: dict[bytes, str] = {}
+    alike = max(SPELLERS, asking.options.holders if asking.options.shared else 1)
+    needed = {name: min(alike, len(holders)) for name, holders in waiting.items()}
+    said: dict[bytes, Counter[str]] = {name: Counter() for name in waiting}
+    silent: Counter[ClientId] = Counter()
     for ask in count(len(set_union.GROWTH)):  # behind the proposals' asks
         asked: dict[ClientId, list[bytes]] = {}
         for place, (name, holders) in enumerate(waiting.items()):
-            if holders and name not in words:
+            missing = needed[name] - max(said[name].values(), default=0)
+            for _ in range(missing if missing <= len(holders) else 0):
                 asked.setdefault(holders.pop(place % len(holders)), []).append(name)
         if not asked:
             break
-        now = clock(state, ask)
         requests = {
-            client: replace(now, arrays={"hashes": rows(names)})
+            client: _spelling_of(asking, ask, names, choice)
             for client, names in sorted(asked.items())
         }
-        for client, reply in federation.ask(SPELL, requests):
-            words |= spelling(requests[client], reply, asked[client], options.longest)
-    return words
+        for client, reply in asking.federation.ask(SPELL, requests):
+            names = asked.pop(client)
+            found = spelling(requests[client], reply, names, asking.options.longest)
+            for name, word in found.items():
+                said[name][word] += 1
+        silent.update(asked.keys())
+        for client in sorted(asked):
+            for name in asked[client] if silent[client] < TRIES else ():
+                waiting[name].append(client)
+    words = {
+        name: word for name, votes in said.items() for word in votes if votes[word] == needed[name]
+    }
+    twice = Counter(words.values())
+    return {name: word for name, word in words.items() if twice[word] == 1}
+
+
+def _spelling_of(asking: Asking, ask: int, names: Sequence[bytes], choice: Choice) -> Message:
+    arrays = {"hashes": rows(names)}
+    if asking.options.shared:
+        shown = [choice.proofs[name] or [0] for name in names]  # 0: there is none
+        width = max(map(len, shown))
+        padded = [(own * width)[:width] for own in shown]
+        arrays["evidence"] = torch.tensor(padded, dtype=torch.int64)
+    return replace(asking.request(ask), arrays=arrays)
 
 
 def _enough(organisations: int, options: Agreement) -> None:
-    if options.rule == "summed" and organisations < options.holders:
+    if options.rule in ("summed", "intersection") and organisations < options.holders:
         who = (
             "1 organisation takes part"
             if organisations == 1
@@ -323,9 +441,12 @@ def _enough(organisations: int, options: Agreement) -> None:
 def _nothing(options: Agreement) -> str:
     """Why no word was chosen, and what to do."""
     enough = f"occurs {options.minimum} times"
+    who = "one that says" if options.holders == 2 else f"{options.holders - 1} that say"
+    rest = f" ({options.rest * options.minimum:g} without the {who} most)"
     reason = {
         "summed": (
-            f"is held by {options.holders} organisations and {enough} in all; "
+            f"is held by {options.holders} organisations and {enough} in all"
+            f"{rest if options.holders > 1 else ''}; "
             "lower agreement.minimum"
         ),
         "union": f"{enough} at any organisation; lower agreement.minimum",

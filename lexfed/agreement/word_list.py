@@ -9,6 +9,7 @@ not in the list has none.
 
 import heapq
 import json
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
@@ -39,36 +40,53 @@ def intersection(proposals: Sequence[Collection[K]]) -> dict[K, int]:
 
 
 def summed(
-    proposals: Sequence[Mapping[K, int]], minimum: int, holders: int, size: int | None = None
+    proposals: Sequence[Mapping[K, int]],
+    minimum: int,
+    holders: int,
+    size: int | None = None,
+    rest: float = 0.0,
 ) -> dict[K, int]:
     """What at least `holders` organisations propose, and occurs at least `minimum` times in all
-    their text together.
+    their text together, `rest` of them without the `holders` - 1 that say most: so many liars can
+    lift nothing.
     """
     counts: Counter[K] = Counter()
     held: Counter[K] = Counter()
     for proposal in proposals:
         counts.update(proposal)
         held.update(proposal.keys())
-    return largest(
-        {word: n for word, n in counts.items() if n >= minimum and held[word] >= holders}, size
-    )
+    enough = {word: n for word, n in counts.items() if n >= minimum and held[word] >= holders}
+    if rest > 0:
+        enough = {
+            word: n for word, n in enough.items() if n - _loudest(proposals, word, holders) >= rest
+        }
+    return largest(enough, size)
+
+
+def _loudest(proposals: Sequence[Mapping[K, int]], word: K, holders: int) -> int:
+    return sum(heapq.nlargest(holders - 1, (p[word] for p in proposals if word in p)))
+
+
+def coarse(count: int) -> int:
+    """What is told of a count: 1, 2, 4, 8, 16, and from there on two steps to a doubling (23, 32,
+    45, ...), the nearest by ratio. On film reviews whole doublings cost three times the loss.
+    """
+    steps = 1 if count < 16 else 2
+    return round(2 ** (round(steps * math.log2(count)) / steps))
 
 
 def largest(counts: Mapping[K, int], size: int | None) -> dict[K, int]:
-    """The `size` most frequent, and all that tie with the last: `ordered` cuts by spelling, which a
-    hash does not have.
-    """
+    """The `size` most frequent; of those that tie, the first by name. No more is told."""
     if size is None or len(counts) <= size:
         return dict(counts)
-    last = heapq.nlargest(size, counts.values())[-1]
-    return {word: count for word, count in counts.items() if count >= last}
+    return dict(heapq.nsmallest(size, counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def ordered(counts: Mapping[str, int], size: int | None = None) -> Vocabulary:
+def ordered(counts: Mapping[str, int]) -> Vocabulary:
     """Most frequent first, ties in alphabetical order (so all of it, where counts were not
     shared).
     """
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:size]
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return Vocabulary(tuple(word for word, _ in ranked), tuple(count for _, count in ranked))
 
 

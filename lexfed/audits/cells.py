@@ -18,7 +18,7 @@ from lexfed.audits.inversion import on_uploads as inversion
 from lexfed.audits.membership import released, shadows
 from lexfed.audits.scene import Attack, Findings, Scene, act, seen
 from lexfed.audits.score import Cell
-from lexfed.audits.transcript import transcript
+from lexfed.audits.transcript import check_origin, transcript
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.files import write_atomically
 from lexfed.experiment import audit_options
@@ -146,6 +146,7 @@ def of_wire(wire: Path, truth: Config) -> Rows:
                 f"{name} is not read from a wire: models are trained for it; audit the "
                 "configuration instead"
             )
+    check_origin(wire, configuration.same_messages(truth))
     assembly = assemble(truth)
     scene = seen(
         _about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client))
@@ -169,7 +170,7 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
     options = config.audit
     on_uploads = [name for name in options.attacks if name not in WHOLE]
     if on_uploads:
-        first = [f"cohort.size={options.clients}", f"audit.attacks={on_uploads}"]
+        first = [f"cohort.size={_asked(config)}", f"audit.attacks={on_uploads}"]
         # rounds stay what they are: noise is made for all of them. But word vectors share one pass
         # out among their rounds
         if config.entry.has("rows") or config.rounds < options.rounds:
@@ -178,6 +179,12 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
     for name in WHOLE:
         if name in options.attacks:
             yield from _cells(config, (None,), [f"audit.attacks={[name]}"])
+
+
+def _asked(config: Config) -> int:
+    """As many as the table says, or all there are; of several groups of users, of one."""
+    groups = getattr(config.options, "groups", 1)
+    return min(config.audit.clients, max(1, config.data.clients // groups))
 
 
 def _cells(
@@ -207,7 +214,7 @@ def _cells(
 def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any]:
     train = config.train
     about = {
-        "method": config.method,
+        "method": config.entry.name,
         "defence": defence,
         "batch": train.batch,
         "sentences": sentences,

@@ -15,22 +15,27 @@ can't tell whose).
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 
-import numpy as np
-import pyarrow as pa
-
 from lexfed.agreement import word_list
-from lexfed.agreement.proposals import DISCLOSE, PROPOSE, SPELL, hashes, listed, rows, spelling
-from lexfed.agreement.protocol import VOCABULARY, Agreement, handlers
+from lexfed.agreement.organisation import key_of
+from lexfed.agreement.proposals import (
+    DISCLOSE,
+    NONCE,
+    PROPOSE,
+    SPELL,
+    hashes,
+    listed,
+    spelling,
+)
+from lexfed.agreement.protocol import VOCABULARY, Agreement
 from lexfed.audits.closed_form.attackers import PUBLIC_FILES
 from lexfed.audits.scene import Figures, Findings, Scene, timed
 from lexfed.audits.transcript import Recorded
-from lexfed.corpus.text import Corpus
-from lexfed.federation import ClientState
-from lexfed.vocabulary import scan
-from lexfed.wire import ClientId, Message
+from lexfed.core.seeds import Seed
+from lexfed.vocabulary import scan, splitting
+from lexfed.wire import ClientId
 
 Words = Mapping[bytes, str]  # a word by the name it travelled under
 
@@ -130,23 +135,17 @@ def single_source(scene: Scene, told: Messages) -> dict[ClientId, set[str]]:
 def _servers(scene: Scene, told: Messages) -> Iterator[tuple[str, Words]]:
     """Who sees the messages, and the names it can read."""
     yield PUBLIC_FILES.name, told.words
-    if told.options.veiled and told.held and scene.public.words:
-        yield "a colluding client", {**_tried_out(scene, told), **told.words}
+    nonces = (one.message.blobs.get(NONCE) for one in told.messages if one.verb is PROPOSE)
+    nonce = next((found for found in nonces if found is not None), None)
+    if nonce is not None and told.held and scene.public.words:
+        client = scene.assembly.population.client(next(iter(told.held)))
+        yield "a colluding client", {**_tried_out(scene, key_of(client, nonce)), **told.words}
 
 
-def _tried_out(scene: Scene, told: Messages) -> Words:
-    """Public words with the organisations' key: one of them spells every hash whose word it finds
-    in a public list.
-    """
-    first = next(one for one in told.messages if one.verb is PROPOSE)
-    listed_words = Corpus(np.arange(len(scene.public.words)), pa.array(list(scene.public.words)))
-    colluder = replace(scene.assembly.population.client(first.client), train=listed_words)
-    names = sorted(set().union(*told.alone.values()))
-    request = Message({"hashes": rows(names)}, first.message.meta)
-    # all that it has, however seldom
-    options = replace(told.options, rule="summed", top=len(listed_words))
-    reply, _ = handlers(options)[SPELL](request, colluder, ClientState())
-    return spelling(request, reply, names, told.options.longest) if reply is not None else {}
+def _tried_out(scene: Scene, key: Seed) -> Words:
+    """Public words under the organisations' key: a hash among them is read."""
+    found = {word for text in scene.public.words for word in splitting.words(text)}
+    return {word_list.keyed(word, key): word for word in found}
 
 
 def _figures(guess: Set[str], truth: Set[str]) -> Figures | None:

@@ -38,6 +38,10 @@ class CheckpointError(LexfedError):
     """A checkpoint that is damaged, missing or of another run."""
 
 
+class WorkerDied(LexfedError):  # noqa: N818 - it says what happened
+    """A worker process ended before its work. What was good before it is kept."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)

@@ -49,6 +49,12 @@ def _held(value: Mapping[str, Any]) -> str:
     return f"{value['held']} of {value['uploads']}"
 
 
+def reasons(value: Mapping[str, int]) -> str:
+    """Most frequent first."""
+    ranked = sorted(value.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{count} {reason}" for reason, count in ranked) or "none"
+
+
 @dataclass(frozen=True)
 class Figure:
     key: str
@@ -61,7 +67,8 @@ class Figure:
 
 FIGURES: tuple[Figure, ...] = (
     Figure("name"),
-    Figure("method", "method", str, "rc"),
+    Figure("method"),  # as the configuration names it
+    Figure("method_name", "method", str, "rc"),
     Figure("seed"),
     Figure("rounds", "rounds"),
     Figure("clients", "clients"),
@@ -76,11 +83,13 @@ FIGURES: tuple[Figure, ...] = (
     Figure("local_accuracy_interval", "local accuracy ± (95 %)", percent),
     Figure("local_accuracy_spread", "local accuracy, spread over clients", percent),
     Figure("local_majority_accuracy", "majority class alone", percent, "rsck"),
+    Figure("test_majority_accuracy", "most frequent class of the test set", percent),
     Figure("macro_f1", "macro F1", percent),
     Figure("unseen_accuracy", "unseen clients' accuracy", percent, "c"),
     # word vectors
     Figure("vocabulary_size", "words in the vocabulary"),
     Figure("single_source_words", "words of one organisation alone"),
+    Figure("agreement_refused"),
     Figure("heldout_loss", "loss on held-out text", three, "rsck"),
     Figure("centralised_heldout_loss", "loss, all text in one place", three, "rck"),
     # language models
@@ -101,6 +110,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("epsilon_deployment", "epsilon of the deployment", number, "rsck"),
     Figure("delta", "delta", _tiny),
     Figure("privacy", "privacy", str),
+    Figure("promise"),
+    Figure("experimenter"),
     Figure("ledger"),
     Figure("held_back", "uploads held back", _held),
     # word vectors, beside their loss
@@ -123,9 +134,20 @@ FIGURES: tuple[Figure, ...] = (
     Figure("parameters_shared", "parameters that travel", whole, "c"),
     Figure("parameters_private", "parameters that stay (per client)", whole, "c"),
     Figure("seconds", "seconds", _seconds, "rsck"),
+    Figure("refused", "replies refused", reasons),
     Figure("stopped", "ended", str),
     Figure("reason"),
 )
+
+# in the metrics of a last record: the figures of those clients that were scored on the way
+ON_THE_WAY = "on_the_way"
+
+
+def curve_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metrics of a record as a curve shows them: of the same clients throughout."""
+    metrics: Mapping[str, Any] = record["metrics"]
+    return {**metrics, **(metrics.get(ON_THE_WAY) or {})}
+
 
 SUMMARY = tuple(figure.key for figure in FIGURES)  # always present in summary.json
 LABELS: Mapping[str, str] = {figure.key: figure.label for figure in FIGURES if figure.label}

@@ -6,19 +6,35 @@ from pathlib import Path
 from threading import get_ident
 
 OWNER_ONLY = 0o600
+OWNERS_FOLDER = 0o700
 
 
 def write_atomically(
     path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o644
 ) -> None:
     """Write beside the target, then rename over it. The rename is the one moment at which the file
-    changes.
+    changes, and it is on disk when this returns. What can't be written (a full disk) leaves nothing
+    behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        for chunk in (data,) if isinstance(data, bytes) else data:
-            file.write(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for chunk in (data,) if isinstance(data, bytes) else data:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    keep_names(path.parent)
+
+
+def keep_names(folder: Path) -> None:
+    """Names are kept in their folder: without this a crash of the machine may forget a rename."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -16,7 +16,7 @@ WIRE = 1  # a recorded wire
 MESSAGE = 1  # one message: the key of its metadata in the safetensors header
 CLIENT_STORE = 1
 CHECKPOINT = 1
-LEDGER = 1
+LEDGER = 2  # 1: entries do not say what they are of, nor what the deployment paid
 
 FILE = "format.json"  # in a run directory, a client store, a recorded wire
 
@@ -31,10 +31,9 @@ def check(found: object, known: int, where: str) -> None:
     )
 
 
-def mark(folder: Path, what: str, number: int) -> None:
-    write_atomically(
-        folder / FILE, (json.dumps({"what": f"lexfed {what}", "format": number}) + "\n").encode()
-    )
+def mark(folder: Path, what: str, number: int, mode: int = 0o644) -> None:
+    about = {"what": f"lexfed {what}", "format": number}
+    write_atomically(folder / FILE, (json.dumps(about) + "\n").encode(), mode)
 
 
 def check_folder(folder: Path, known: int) -> None:

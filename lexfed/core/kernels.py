@@ -53,18 +53,17 @@ def add_rows(total, places, values):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def longest_sum(table, ids, values):  # type: ignore[no-untyped-def]
-    """The norm of the longest row that adding these rows would make; NaN if any is no number."""
-    longest = 0.0
+def add_rows_within(table, ids, values, longest):  # type: ignore[no-untyped-def]
+    """table[ids[i]] += values[i], but for rows that would be longer than `longest`, or no numbers:
+    they stay.
+    """
     for i in range(len(ids)):
-        row, total = table[ids[i]], 0.0
+        row, square = table[ids[i]], 0.0
         for k in range(len(row)):
-            total += np.float64(row[k] + values[i, k]) ** 2
-        if not total <= longest:  # also where it is NaN
-            longest = total
-            if np.isnan(total):
-                break
-    return np.sqrt(longest)
+            square += np.float64(row[k] + values[i, k]) ** 2
+        if square <= longest * longest:  # NaN is not below anything
+            for k in range(len(row)):
+                row[k] += values[i, k]
 
 
 @njit(nogil=True, cache=True)

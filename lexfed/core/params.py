@@ -18,6 +18,8 @@ class ParameterSplit:
     """
 
     is_private: Callable[[str], bool]
+    # private parameters that the method itself puts beside the model's
+    beside: tuple[str, ...] = ()
 
     def shared(self, params: Params) -> Params:
         return {name: value for name, value in params.items() if not self.is_private(name)}

@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from lexfed.core.errors import DataError, nearest
-from lexfed.corpus.loading import READERS, Columns, from_table, read_file
+from lexfed.corpus.loading import Columns, from_table
+from lexfed.corpus.table_files import ENDINGS, kind_of, read_file
 from lexfed.corpus.text import Corpus
 
 FOLDER = "LEXFED_DATA"
@@ -81,11 +82,9 @@ def load(name: str, columns: Columns | None = None) -> Corpus:
     if name in CATALOGUE:
         return _named(name, os.environ.get(FOLDER))
     path = Path(os.path.expanduser(name))
-    if path.suffix not in READERS:
+    if kind_of(path) is None and not path.exists():
         known = nearest(name, CATALOGUE)
-        raise DataError(
-            f"no data set is called '{name}' ({known}); a file ends in {', '.join(READERS)}"
-        )
+        raise DataError(f"no data set is called '{name}' ({known}); a file ends in {ENDINGS}")
     return from_table(read_file(path), str(path), columns or Columns())
 
 

@@ -1,19 +1,12 @@
-"""Corpora from tables: parquet, csv and jsonl files, and whatever else arrives as an Arrow
-table.
-"""
+"""Corpora from tables: which column is what, and which rows count."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 
 from lexfed.core.errors import DataError, nearest
 from lexfed.corpus.text import Corpus, IntArray
@@ -31,41 +24,6 @@ class Columns:
     attributes: tuple[str, ...] = ()  # of the user: gender, age
 
 
-def _read_csv(path: Path) -> pa.Table:
-    return pyarrow.csv.read_csv(
-        path, parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True)
-    )
-
-
-def _map_arrow(path: Path) -> pa.Table:
-    """An Arrow file stays on disk: only what is read of it is in memory, so it may be larger than
-    that.
-    """
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-READERS: Mapping[str, Any] = {
-    ".parquet": pyarrow.parquet.read_table,
-    ".csv": _read_csv,
-    ".jsonl": pyarrow.json.read_json,
-    ".arrow": _map_arrow,
-}
-
-
-def read_file(path: Path) -> pa.Table:
-    if not path.is_file():
-        raise DataError(f"there is no file {path}")
-    if path.stat().st_size == 0:
-        raise DataError(f"{path} is empty")
-    try:
-        return READERS[path.suffix](path)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(
-            f"{path} can't be read as {path.suffix.removeprefix('.')}: {reason}"
-        ) from error
-
-
 def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     """A corpus of a table's columns: rows whose text is missing or blank are left out."""
     if len(set(table.column_names)) < len(table.column_names):
@@ -74,7 +32,7 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
         known = nearest(columns.text, table.column_names)
         raise DataError(f"{where} has no text column '{columns.text}' ({known}); set data.text")
     texts = _strings(table, columns.text, where)
-    rows = np.flatnonzero(~_blank(texts)).astype(np.int64)
+    rows = np.flatnonzero(~blank(texts)).astype(np.int64)
     if len(rows) == 0:
         raise DataError(f"{where} holds no text: every row of '{columns.text}' is empty")
     users, sources, splits = (
@@ -92,7 +50,7 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     )
 
 
-def _blank(texts: Any) -> npt.NDArray[np.bool_]:
+def blank(texts: Any) -> npt.NDArray[np.bool_]:
     """Which texts are missing or white space, piece by piece: trimming copies."""
     parts = []
     for start in range(0, len(texts), _PIECE):
@@ -119,9 +77,15 @@ def _strings(table: pa.Table, name: str, where: str) -> Any:
 
 
 def _with_labels(corpus: Corpus, column: Any, where: str) -> Corpus:
-    """Whole numbers are classes as they stand; strings are classes in alphabetical order."""
+    """Whole numbers are classes as they stand (1.0 is one); strings are classes in alphabetical
+    order, and so are false and true.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_floating(column.type):
+        column = _whole(column, where)
     if column.null_count:
         raise DataError(
             f"{where}: row {pc.index(pc.is_null(column), True).as_py() + 1} has no label"
@@ -135,6 +99,18 @@ def _with_labels(corpus: Corpus, column: Any, where: str) -> Corpus:
     raise DataError(f"{where}: labels are {column.type}; whole numbers or names are expected")
 
 
+def _whole(column: Any, where: str) -> Any:
+    """Numbers with a point that are whole all the same: what a spreadsheet makes of labels."""
+    values = column.to_numpy()
+    strange = np.flatnonzero(~np.isnan(values) & (values != np.trunc(values)))
+    if len(strange):
+        raise DataError(
+            f"{where}: row {strange[0] + 1} has a label that is no whole number; classes are whole "
+            "numbers or names"
+        )
+    return pc.cast(column, pa.int64(), safe=False)
+
+
 def _numbers(column: Any) -> IntArray:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -146,6 +122,10 @@ def check_labels(corpus: Corpus, classes: int | None, where: str) -> int:
     if corpus.label_column is None:
         return 0
     labels = corpus.labels
+    if classes is None and len(np.unique(labels)) == 1:
+        raise DataError(
+            f"{where}: all {len(labels):,} texts have the same label, so there is nothing to learn"
+        )
     count = len(np.unique(labels)) if classes is None else classes
     outside = np.flatnonzero((labels < 0) | (labels >= count))
     if len(outside):

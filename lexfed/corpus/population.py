@@ -17,7 +17,8 @@ from lexfed.corpus.text import Corpus, IntArray
 class Data:
     """What is trained on, and how it is parted."""
 
-    # a data set of `lexfed data list`, or a parquet, csv or jsonl file
+    # a data set of `lexfed data list`, a file (parquet, csv, tsv, jsonl, json, txt, arrow, or .gz),
+    # a folder of files, or a function of your own: `package.module:load`
     name: str = "rotten_tomatoes"
     clients: int = 20  # how many clients take part
     # more clients, cut in the same way, that never train: what does a newcomer get?
@@ -36,7 +37,7 @@ class Data:
     validation: float = 0.1
     limit: int | None = None  # at most so many training texts
     classes: int | None = None  # default: as many as there are labels
-    text: str = "text"  # names of columns
+    text: str = "text"  # the column of texts
     label: str = "label"  # the column of labels
     user: str = "user"  # the column that says who wrote a text
     source: str = "source"  # the column that says where a text is from
@@ -154,9 +155,16 @@ class Population:
         )
 
 
-def build(data: Data, seed: Seed) -> Population:
+def build(data: Data, seed: Seed, labels: bool = False) -> Population:
+    """`labels`: they are what is learned, so texts without any are refused."""
     columns = Columns(data.text, data.label, data.user, data.source, attributes=data.attributes)
-    return parted(load(data.name, columns), data, seed)
+    corpus = load(data.name, columns)
+    if labels and corpus.label_column is None:
+        raise DataError(
+            f"{data.name} has no labels (no column '{data.label}'), and a classifier learns them: "
+            "name their column with data.label"
+        )
+    return parted(corpus, data, seed)
 
 
 def parted(corpus: Corpus, data: Data, seed: Seed) -> Population:

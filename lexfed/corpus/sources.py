@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from lexfed.core.errors import DataError
-from lexfed.core.importing import is_own, own
+from lexfed.core.importing import is_own, own, takes, written
 from lexfed.corpus import catalogue
 from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.text import Corpus
@@ -33,6 +33,8 @@ def load(source: Any, columns: Columns | None = None) -> Corpus:
     if isinstance(source, Corpus):
         return source
     if isinstance(source, Path) or (isinstance(source, str) and not is_own(source)):
+        if hint := written(str(source)):
+            raise DataError(f"data.name = '{source}': {hint}")
         return catalogue.load(str(source), columns)
     if isinstance(source, str):
         return load(_called(own(source, "data.name"), source), columns)
@@ -40,9 +42,12 @@ def load(source: Any, columns: Columns | None = None) -> Corpus:
 
 
 def _called(loader: Any, name: str) -> Any:
-    if not callable(loader):
-        raise DataError(f"data.name = '{name}' is not a function that returns texts")
-    return loader()
+    if not callable(loader) or not takes(loader):
+        raise DataError(f"data.name = '{name}' is not a function without arguments")
+    try:
+        return loader()
+    except OSError as error:  # a file that is not there: whose, is not plain from its name
+        raise DataError(f"{name}: {error}") from error
 
 
 def _table(source: Any, columns: Columns) -> pa.Table:
@@ -57,12 +62,13 @@ def _table(source: Any, columns: Columns) -> pa.Table:
     if hasattr(source, "to_records"):  # a data frame of pandas
         return pa.Table.from_pandas(source, preserve_index=False)
     if isinstance(source, Mapping):
-        return pa.table({str(name): list(values) for name, values in source.items()})
-    if (
-        isinstance(source, Sequence)
-        and not isinstance(source, bytes)
-        and all(isinstance(text, str) for text in source)
-    ):
+        return _of_columns({str(name): list(values) for name, values in source.items()})
+    if isinstance(source, Sequence) and not isinstance(source, bytes):
+        for place, text in enumerate(source):
+            if not isinstance(text, str):
+                raise DataError(
+                    f"texts must be strings, and text {place + 1} is {type(text).__name__}"
+                )
         return pa.table({columns.text: list(source)})
     if isinstance(source, Iterable):
         raise DataError("texts must be a list of strings: what can be read only once is no corpus")
@@ -70,6 +76,20 @@ def _table(source: Any, columns: Columns) -> pa.Table:
         f"a corpus can't be made of {type(source).__name__}: give a name, a file, texts, or a "
         "data frame"
     )
+
+
+def _of_columns(columns: Mapping[str, list[Any]]) -> pa.Table:
+    if len({len(values) for values in columns.values()}) > 1:
+        lengths = ", ".join(f"{name} {len(values)}" for name, values in columns.items())
+        raise DataError(f"columns must be of one length, not {lengths}")
+    return pa.table({name: _column(name, values) for name, values in columns.items()})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, TypeError) as error:  # its own words would quote the texts
+        raise DataError(f"column '{name}' holds values of different kinds") from error
 
 
 def _of_splits(parts: Mapping[str, Any], columns: Columns) -> pa.Table:

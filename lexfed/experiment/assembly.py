@@ -10,6 +10,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
 from lexfed.corpus.population import Population
+from lexfed.experiment import building
 from lexfed.experiment.config import Config
 from lexfed.experiment.reads import of_kind
 from lexfed.federation import Entry, Layer, Method
@@ -29,6 +30,8 @@ class Assembly:
     method: Method
     parts: Any  # what the method was built from, by its kind
     promise: Promise | None = None
+    # the names of all parameters, where some are private: the gate looks for them
+    parameters: frozenset[str] = frozenset()
 
     @property
     def entry(self) -> Entry:
@@ -38,6 +41,14 @@ class Assembly:
     def tokenizer(self) -> Tokenizer | None:
         """The one that all share; None: there is no common word list."""
         return getattr(self.parts, "tokenizer", None)
+
+    @property
+    def scored(self) -> bool:
+        """Whether clients are asked for figures: no noise covers them, so only the experimenter of
+        a simulation may see them. Where users are promised something and secrets are real, nobody
+        asks.
+        """
+        return self.promise is None or self.config.secrets == "seed"
 
     @property
     def layers(self) -> Sequence[Layer]:
@@ -53,14 +64,29 @@ def simulated(config: Config, people: Population) -> Sequence[Layer]:
 def assemble(config: Config) -> Assembly:
     entry = config.entry
     _check(config, entry)
-    people = population.build(config.data, derive(root(config.seed), "data"))
+    people = population.build(
+        config.data, derive(root(config.seed), "data"), labels=entry.kind.labels
+    )
     parts = entry.kind.parts(config, people, entry)
     if config.self_audit != OFF:
         parts = replace(parts, layer=self_audit(config.self_audit))
-    method = _with_layers(entry.build(parts, config.options), config, parts)
+    method = _with_layers(building.build(config, parts), config, parts)
+    names = building.parameters(config, method, parts)
     if method.study is None:
         method = replace(method, study=parts.study)
-    return Assembly(config, parts.people, method, parts, parts.promise)
+    return Assembly(config, parts.people, method, parts, _promised(parts.promise, method), names)
+
+
+def _promised(promise: Promise | None, method: Method) -> Promise | None:
+    """Without a promise, if the method asks users for something that nobody pays for. (Figures are
+    the experimenter's, and a deployment has none.)
+    """
+    if promise is None:
+        return None
+    unpaid = [verb.name for verb in method.client if verb.kind != "figures" and not verb.charged]
+    return promise.tainted(
+        *(f"the method asks users for '{name}', which no noise covers" for name in unpaid)
+    )
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:

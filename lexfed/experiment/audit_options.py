@@ -22,6 +22,10 @@ Attack = Literal[
 
 @dataclass(frozen=True)
 class Audit:
+    """The `[audit]` table: which uploads `lexfed audit` attacks, and how. Every combination of
+    methods, defences, sentences, optimizers, batches and seeds is tried; one is called a cell.
+    """
+
     attacks: tuple[Attack, ...] = (
         "rows",
         "span",
@@ -32,13 +36,14 @@ class Audit:
         "canaries",
     )  # which attacks run
     methods: tuple[str, ...] = ()  # default: the configuration's own
-    # each a defence: settings that make it, apart by ";", or "none"
+    # each is tried in turn: the settings that switch it on, with ";" between several, such as
+    # "privacy.placement=central; privacy.noise=1"; "none" is no defence
     defences: tuple[str, ...] = ("none",)
     sentences: tuple[int, ...] = ()  # texts of a client; default: all it has
     optimizers: tuple[str, ...] = ()  # default: train.optimizer
     batches: tuple[int, ...] = ()  # default: train.batch
     seeds: tuple[int, ...] = ()  # default: seed
-    clients: int = 10  # uploads that are attacked in each cell
+    clients: int = 10  # whose uploads are attacked in each cell; all of them, if there are fewer
     rounds: int = 1  # rounds that are recorded, of the same clients if there are several
     candidates: int = 20_000  # words that the attacker considers
     # inversion: how often a gradient is compared; 300 take some ten seconds

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
@@ -16,8 +16,9 @@ from lexfed.agreement.protocol import Agreement
 from lexfed.core import formats
 from lexfed.core.errors import ConfigError
 from lexfed.core.importing import is_own, look_in
+from lexfed.corpus.catalogue import CATALOGUE
 from lexfed.corpus.population import Data
-from lexfed.experiment import reads, registry, toml
+from lexfed.experiment import known_methods, reads, toml
 from lexfed.experiment.audit_options import Audit
 from lexfed.federation.method import Entry, Nothing
 from lexfed.federation.robust import Aggregation
@@ -51,6 +52,9 @@ class Config:
 
     name: str = "lexfed"  # of the run: part of its directory's name
     seed: int = 0  # from which all randomness of a simulation hangs
+    # where cohorts, noise, keys and private numbers come from: derived from the seed, so that a run
+    # repeats to the bit; or from the operating system, as in a deployment
+    secrets: Literal["seed", "system"] = "seed"
     rounds: int = 10  # exchanges between server and clients
     keep: tuple[int, ...] = ()  # rounds whose checkpoint stays, to fork from
     method: str = "fedavg"  # a name, or `package.module:METHOD` for one's own
@@ -91,12 +95,19 @@ class Config:
 
     @property
     def entry(self) -> Entry:
-        return registry.method(self.method)
+        return known_methods.method(self.method)
 
     @property
     def options(self) -> Any:
         """The table of the method itself."""
         return self.own if is_own(self.method) else getattr(self, self.entry.name, Nothing())
+
+
+def own_names(config: Config) -> list[str]:
+    """The things of the user's own that a configuration names: `package.module:NAME`."""
+    table = as_table(config)
+    named = [table[key]["name"] for key in ("data", "model", "language_model")]
+    return [name for name in (config.method, *named) if is_own(name)]
 
 
 def load(path: Path, settings: Sequence[str] = (), method: str | None = None) -> Config:
@@ -109,6 +120,7 @@ def load(path: Path, settings: Sequence[str] = (), method: str | None = None) ->
     look_in(path.parent)  # a method of one's own may lie beside the configuration
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+        _find_files(table, path.parent)
         return parse(table if method is None else _for_method(table, method), settings)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
@@ -116,7 +128,7 @@ def load(path: Path, settings: Sequence[str] = (), method: str | None = None) ->
 
 def _for_method(table: dict[str, Any], method: str) -> dict[str, Any]:
     """Only what is read for it: the file may be another method's."""
-    entry = registry.method(method)
+    entry = known_methods.method(method)
     kept: dict[str, Any] = {"method": method}
     for name, value in table.items():
         if isinstance(value, dict):
@@ -141,6 +153,7 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
     files = table.get("method")
     for setting in settings:
         toml.apply(table, setting)
+    _find_files(table, Path())
     if table.get("method") != files:
         _leave_own_table(table, files)
     keys = [setting.partition("=")[0].strip() for setting in settings]
@@ -148,17 +161,46 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
     return _read(table)
 
 
+# keys that may name a file
+FILES = (
+    "data.name", "vocabulary.vectors", "vocabulary.corpus", "fedevocab.vectors", "tokenizer.start",
+    "tokenizer.public", "word2vec.start",
+)  # fmt: skip
+
+
+def _find_files(table: dict[str, Any], folder: Path) -> None:
+    """Files are looked for beside the configuration, then where we are. What is found is written
+    whole, so that the run can be resumed and audited from anywhere.
+    """
+    for key in FILES:
+        name, _, last = key.partition(".")
+        inner = table.get(name)
+        if not isinstance(inner, dict):
+            continue
+        value = inner.get(last)
+        if isinstance(value, str):
+            inner[last] = _found(value, folder)
+        elif isinstance(value, list):
+            inner[last] = [_found(v, folder) if isinstance(v, str) else v for v in value]
+
+
+def _found(value: str, folder: Path) -> str:
+    path = folder / Path(value).expanduser()
+    there = value and value not in CATALOGUE and not is_own(value) and path.exists()
+    return str(path.resolve()) if there else value
+
+
 def _leave_own_table(table: dict[str, Any], method: Any) -> None:
     """Of a file for a method of the user's own, with another method in its place: checked,
     unused.
     """
     if isinstance(method, str) and is_own(method):
-        entry = registry.method(method)
-        toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
+        entry = known_methods.method(method)
+        toml.read(entry.options, _table(table, entry.name), f"{entry.name}.")
 
 
 def _entry(table: Mapping[str, Any]) -> Entry:
-    return registry.method(toml.word(table.get("method", Config.method), "method"))
+    return known_methods.method(toml.word(table.get("method", Config.method), "method"))
 
 
 def changed(config: Config, settings: Sequence[str]) -> Config:
@@ -173,15 +215,37 @@ def changed(config: Config, settings: Sequence[str]) -> Config:
 
 
 def _read(table: dict[str, Any]) -> Config:
+    _rename(table)
     entry = _entry(table)
+    own_table = table.get(entry.name, {})
+    for key, value in entry.defaults(own_table if isinstance(own_table, dict) else {}).items():
+        toml.set_if_absent(table, key, value)
     if not is_own(table.get("method", "")):
         return toml.read(Config, table, "", hidden=("own",))
     if entry.name in Config.__dataclass_fields__:
         raise ConfigError(
             f"a method of your own can't be called '{entry.name}': that is the name of a key"
         )
-    own: Any = toml.read(entry.options, table.pop(entry.name, {}), f"{entry.name}.")
+    toml.check_types(entry.options, f"{entry.name}.")
+    own: Any = toml.read(entry.options, _table(table, entry.name), f"{entry.name}.")
     return dataclasses.replace(toml.read(Config, table, "", hidden=("own",)), own=own)
+
+
+def _table(table: dict[str, Any], name: str) -> Mapping[str, Any]:
+    """A table, taken out."""
+    found = table.pop(name, {})
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"'{name}' is a table: write [{name}], not {name} = {found!r}")
+    return found
+
+
+def _rename(table: dict[str, Any]) -> None:
+    """A key that lexfed 0.1 wrote under another name."""
+    privacy = table.get("privacy")
+    if isinstance(privacy, dict) and "randomness" in privacy:
+        source = privacy.pop("randomness")
+        if source == "system":
+            table.setdefault("secrets", source)
 
 
 def as_table(config: Config) -> dict[str, Any]:
@@ -193,7 +257,13 @@ def as_table(config: Config) -> dict[str, Any]:
 
 def to_toml(config: Config) -> str:
     """The whole configuration, defaults included: it can be run again."""
-    return tomli_w.dumps({"format": formats.CONFIGURATION, **_without_none(as_table(config))})
+    kinds = {field.name: type(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    kinds[config.entry.name] = type(config.options)
+    table = {
+        key: _written(value, kinds[key]) if isinstance(value, dict) else value
+        for key, value in as_table(config).items()
+    }
+    return tomli_w.dumps({"format": formats.CONFIGURATION, **table})
 
 
 def differences(one: Config, other: Config) -> list[str]:
@@ -215,7 +285,18 @@ def fingerprint(table: Mapping[str, Any]) -> str:
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    return {
-        k: _without_none(v) if isinstance(v, dict) else v for k, v in table.items() if v is not None
-    }
+def same_messages(config: Config) -> str:
+    """A fingerprint of all that decides which messages are sent: not of how they are scored or
+    attacked afterwards.
+    """
+    table = tomllib.loads(to_toml(config))
+    for name in ("audit", "evaluation", "keep"):
+        table.pop(name, None)
+    return fingerprint(table)
+
+
+def _written(table: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """As TOML can hold it: what is none is left out, unless something else is the default."""
+    usual = {field.name: field.default for field in dataclasses.fields(kind)}
+    kept = [key for key, value in table.items() if value is not None or usual[key] is not None]
+    return {key: toml.NONE if table[key] is None else table[key] for key in kept}

@@ -13,7 +13,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.experiment import toml
 from lexfed.federation.method import Entry
 
-GENERAL = ("name", "seed", "rounds", "keep", "method", "format")
+GENERAL = ("name", "seed", "secrets", "rounds", "keep", "method", "format")
 COMMON = (
     "data", "vocabulary", "agreement", "word2vec", "model", "tokenizer", "language_model",
     "heavy_hitters", "cohort", "train", "server", "privacy", "defences", "self_audit",

@@ -17,7 +17,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lexfed.experiment import reads, registry
+from lexfed.experiment import known_methods, reads
 from lexfed.experiment.config import Config
 from lexfed.federation.method import Entry
 
@@ -30,6 +30,10 @@ A configuration is a TOML file. Every key has a default, and a key that does not
 changes one key. A key that is set and that no method of the chosen kind reads is refused too: it \
 would do nothing.
 Other methods' own tables may stay in a file, so that `--set method=` can compare methods on it.
+
+TOML has no word for "none". A key whose type ends in "or none" is unset with the string "none": \
+`--set data.limit=none`,
+or `limit = "none"` in a file.
 
 *Read by* says which methods read a key; "all" is every method. Methods of your own read what \
 their kind reads.
@@ -93,7 +97,8 @@ def _type(hint: Any) -> str:
             + ", or none"
         )
     if get_origin(hint) is tuple:
-        return f"list of {_type(get_args(hint)[0])}"
+        one = get_args(hint)[0]
+        return f"list of {_type(one)}{'s' if one in (int, float, str) else ''}"
     return {int: "whole number", float: "number", str: "string", bool: "true or false"}[hint]
 
 
@@ -120,15 +125,15 @@ def _word(value: object) -> str:
 
 @cache
 def _entries() -> Mapping[str, Entry]:
-    return {name: registry.method(name) for name in registry.METHODS}
+    return {name: known_methods.method(name) for name in known_methods.METHODS}
 
 
 def _readers(table: str, key: str) -> str:
-    if table in registry.METHODS:
+    if table in known_methods.METHODS:
         return table
     path = f"{table}.{key}" if table else key
     readers = [name for name, entry in _entries().items() if reads.by_method(entry, path)]
-    others = [name for name in registry.METHODS if name not in readers]
+    others = [name for name in known_methods.METHODS if name not in readers]
     if not others:
         return "all"
     return ", ".join(readers) if len(readers) <= len(others) else f"all but {', '.join(others)}"

@@ -28,6 +28,15 @@ def apply(table: dict[str, Any], setting: str) -> None:
     table[last] = value
 
 
+def set_if_absent(table: dict[str, Any], key: str, value: Any) -> None:
+    """A key as `table.key`; what is no table is left to be refused where it is read."""
+    name, _, last = key.partition(".")
+    inner = table.setdefault(name, {})
+    if isinstance(inner, dict):
+        inner.setdefault(last, value)
+
+
+NONE = "none"  # TOML has no word for it: how a key that may be none is unset
 T = TypeVar("T")
 
 
@@ -39,7 +48,39 @@ def read(kind: type[T], table: Mapping[str, Any], where: str, hidden: tuple[str,
     for key in table:
         if key not in hints:
             raise ConfigError(f"unknown key '{where}{key}'; {nearest(key, hints)}")
-    return kind(**{key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()})
+    values = {key: _value(hints[key], value, f"{where}{key}") for key, value in table.items()}
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:  # a check of the user's own; ours raise ConfigError
+        title = f"[{where.removesuffix('.')}]" if where else "the configuration"
+        raise ConfigError(f"{title}: {error}") from error
+
+
+TYPES = (
+    "a key is int, float, str or bool, a Literal of words, a list of those (tuple[int, ...]), or "
+    "one of them or None"
+)
+
+
+def check_types(kind: type, where: str) -> None:
+    """Refuse a table of the user's own with a key that no file could hold."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError as error:
+        raise ConfigError(f"[{where.removesuffix('.')}]: {error}") from error
+    for key, hint in hints.items():
+        if not _is_readable(hint):
+            name = hint.__name__ if isinstance(hint, type) else str(hint)
+            raise ConfigError(f"{where}{key} is of type {name}; {TYPES}")
+
+
+def _is_readable(hint: Any) -> bool:
+    arguments = [kind for kind in get_args(hint) if kind is not NoneType]
+    if get_origin(hint) in (Union, UnionType):
+        return len(arguments) == 1 and _is_readable(arguments[0])
+    if get_origin(hint) is tuple:
+        return len(arguments) == 2 and arguments[1] is Ellipsis and _is_readable(arguments[0])
+    return get_origin(hint) is Literal or hint in (int, float, str, bool)
 
 
 def _value(kind: Any, value: Any, key: str) -> Any:
@@ -54,6 +95,8 @@ def _value(kind: Any, value: Any, key: str) -> Any:
             )
         return value
     if get_origin(kind) in (Union, UnionType):
+        if value is None or value == NONE:
+            return None
         return _value(next(k for k in get_args(kind) if k is not NoneType), value, key)
     if get_origin(kind) is tuple:
         if not isinstance(value, list | tuple):

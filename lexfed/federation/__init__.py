@@ -2,6 +2,7 @@
 is.
 """
 
+from lexfed.federation.asking import Ask, Replies, Requests, sound
 from lexfed.federation.loop import Rounds, broadcast, once, paid_ahead_by, paid_by
 from lexfed.federation.method import (
     Answer,
@@ -15,23 +16,22 @@ from lexfed.federation.method import (
 )
 from lexfed.federation.state import ClientState, ServerState, Steps, clock, request
 from lexfed.federation.sums import (
-    Ask,
     Federation,
-    Replies,
-    Requests,
     Sum,
     Total,
     add_replies,
     add_up,
     blocks,
+    gated,
     plain,
     robust,
+    ruled,
     tapped,
 )
 
 __all__ = [
     "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method",
     "Replies", "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum",
-    "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "once", "paid_ahead_by",
-    "paid_by", "plain", "request", "robust", "tapped",
+    "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "gated", "once",
+    "paid_ahead_by", "paid_by", "plain", "request", "robust", "ruled", "sound", "tapped",
 ]  # fmt: skip

@@ -4,20 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lexfed.core.seeds import Seed, derive
+from lexfed.federation.asking import Requests
 from lexfed.federation.sampling import Sampler
 from lexfed.federation.server_optimizer import Stepper
 from lexfed.federation.state import ServerState, Steps, request
-from lexfed.federation.sums import Federation, Requests
-from lexfed.privacy.mechanism import Account, Asked, Releaser
+from lexfed.federation.sums import Federation
+from lexfed.privacy.mechanism import UNPAID, Account, Asked, Releaser
 from lexfed.wire import ClientId, Verb
 
 Pay = Callable[[ServerState, Asked], Steps]  # the state with the exchange charged to its ledger
-
-
-def for_nothing(state: ServerState, asked: Asked) -> Steps:
-    """Nothing is promised, so nothing is charged."""
-    yield from ()
-    return state
 
 
 def paid_by(account: Account) -> Pay:
@@ -25,7 +20,7 @@ def paid_by(account: Account) -> Pay:
 
     def pay(state: ServerState, asked: Asked) -> Steps:
         yield from ()
-        return replace(state, ledger=account.charge(state.ledger, asked, state.mechanism_state))
+        return _charged(account, state, asked)
 
     return pay
 
@@ -34,12 +29,20 @@ def paid_ahead_by(account: Account) -> Pay:
     """Charged, and kept, before anything is released: a repeated round pays again."""
 
     def pay(state: ServerState, asked: Asked) -> Steps:
-        ledger = account.charge(state.ledger, asked, state.mechanism_state)
-        state = replace(state, ledger=ledger, step=state.step + 1)
+        state = _charged(account, state, asked)
+        state = replace(state, step=state.step + 1)
         yield state
         return state
 
     return pay
+
+
+UNPAID_ROUNDS = paid_by(UNPAID)  # what is released without noise is written down
+
+
+def _charged(account: Account, state: ServerState, asked: Asked) -> ServerState:
+    ledger, kept = account.charge(state.ledger, asked, state.mechanism_state)
+    return replace(state, ledger=ledger, mechanism_state=kept)
 
 
 def broadcast(state: ServerState, cohort: Sequence[ClientId], ask: int) -> Requests:
@@ -59,7 +62,7 @@ class Rounds:
     optimizer: Stepper
     verb: Verb
     requests: Callable[[ServerState, Sequence[ClientId], int], Requests] = broadcast
-    pay: Pay = for_nothing
+    pay: Pay = UNPAID_ROUNDS
     asks: int = 1  # exchanges between two states that are kept: FedSGD makes many
 
     def __call__(
@@ -74,7 +77,8 @@ class Rounds:
                 asked = Asked(cohort, expected, len(federation.clients), state.params)
                 state = yield from self.pay(state, asked)
                 total = federation.total(self.verb, self.requests(state, cohort, ask))
-                noise = derive(here, "noise", ask)
+                # two forks of one run never share noise: their difference would be bare
+                noise = derive(here, "noise", ask, *state.forks)
                 update, kept = self.mechanism.release(
                     total.update, asked, state.mechanism_state, noise
                 )

@@ -2,13 +2,13 @@
 it its name.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from lexfed.core.errors import WireError
-from lexfed.core.params import ALL_SHARED, ParameterSplit
+from lexfed.core.errors import ConfigError, WireError, nearest
+from lexfed.core.params import ParameterSplit
 from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client, Population
 from lexfed.federation.state import ClientState, ServerState, Steps
@@ -49,9 +49,28 @@ class Method:
 
     client: Mapping[Verb, Handler]
     server: ServerProgram
-    split: ParameterSplit = ALL_SHARED
-    rounds: int = 0
+    split: ParameterSplit  # ALL_SHARED: nothing is private; nobody should forget to say so
+    rounds: int
     study: Study | None = None  # default: that of the method's kind
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.client, Mapping) or not all(
+            isinstance(verb, Verb) and callable(handler) for verb, handler in self.client.items()
+        ):
+            raise ConfigError("Method.client must be a dict: a handler for each lexfed.Verb")
+        names = [verb.name for verb in self.client]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"two verbs of a method have one name: {', '.join(sorted(names))}")
+        if not callable(self.server):
+            raise ConfigError(
+                "Method.server must be a generator function of (federation, seed, state)"
+            )
+        if not isinstance(self.split, ParameterSplit):
+            raise ConfigError(
+                "Method.split must be a ParameterSplit: ALL_SHARED if nothing is private"
+            )
+        if type(self.rounds) is not int or self.rounds < 0:
+            raise ConfigError(f"Method.rounds must be a whole number, not {self.rounds!r}")
 
     def verb(self, name: str) -> Verb:
         """The verb of this name: what crosses a process border is its name."""
@@ -93,7 +112,7 @@ class Kind:
 
     `parts(tables, people, entry)` turns tables into what `Entry.build` takes; it may replace the
     population (`parts.people`), and brings the kind's study (`parts.study`) and promise
-    (`parts.promise`).
+    (`parts.promise`), and the names of the model's parameters (`parts.names`).
     """
 
     name: str
@@ -109,6 +128,10 @@ class Nothing:
     """The table of a method that has no options."""
 
 
+def _none_of_its_own(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Entry:
     """A method as a configuration names it: `method = "name"`, or `method =
@@ -121,6 +144,52 @@ class Entry:
     options: type = Nothing
     traits: frozenset[Trait] = frozenset()
     ignores: tuple[str, ...] = ()  # keys that its kind reads and this method does not
+    # of keys that nobody set, by what its own table says: {"train.epochs": 2}
+    defaults: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _none_of_its_own
+
+    def __post_init__(self) -> None:
+        """What can't be meant is refused where it is written."""
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ConfigError(
+                f"a method's name is a plain word, also of its table, not {self.name!r}"
+            )
+        if not isinstance(self.kind, Kind):
+            raise ConfigError(
+                f"the kind of method '{self.name}' must be lexfed.CLASSIFIER or another Kind, not "
+                f"{self.kind!r}"
+            )
+        if not callable(self.build):
+            raise ConfigError(
+                f"the build of method '{self.name}' must be a function of (parts, options)"
+            )
+        _check_options(self.name, self.options)
+        _check_traits(self.name, self.traits)
 
     def has(self, trait: Trait) -> bool:
         return trait in self.traits
+
+
+def _check_options(method: str, kind: object) -> None:
+    frozen = getattr(kind, "__dataclass_params__", None)
+    if not isinstance(kind, type) or frozen is None or not frozen.frozen:
+        what = kind.__name__ if isinstance(kind, type) else repr(kind)
+        raise ConfigError(
+            f"the options of method '{method}' must be a frozen dataclass: write "
+            f"@dataclass(frozen=True) above class {what}"
+        )
+    for key in fields(kind):
+        if key.default is MISSING and key.default_factory is MISSING:
+            raise ConfigError(f"{method}.{key.name} has no default: every key of a table has one")
+
+
+def _check_traits(method: str, traits: object) -> None:
+    if not isinstance(traits, Set):
+        raise ConfigError(
+            f"the traits of method '{method}' must be a set, such as frozenset({{\"own words\"}}), "
+            f"not {traits!r}"
+        )
+    for trait in traits:
+        if trait not in TRAITS:
+            raise ConfigError(
+                f"method '{method}' has an unknown trait '{trait}'; {nearest(str(trait), TRAITS)}"
+            )

@@ -24,17 +24,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median as middle
-from typing import Literal, TypeGuard
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError
-from lexfed.core.params import Params, Rows, Update, add_all
+from lexfed.core.params import Params, Update, add_all
 from lexfed.privacy.mechanism import deltas
-from lexfed.wire import Message, Verb, below, under, unpack, well_formed
-
-_SCALAR = torch.zeros(())  # the shape and kind of a weight, or a loss
+from lexfed.wire import Message, under, unpack
 
 # From the cohort's weighted updates to one update that stands for their sum; nobody answered: an
 # empty one.
@@ -49,6 +47,7 @@ class Aggregation:
     rule: Literal["mean", "trimmed_mean", "median", "norm_bound"] = "mean"
     trim: float = 0.1  # trimmed_mean: share that is cut at either end
     norm: float = 1.0  # norm_bound: how long one client's delta may be
+    most_texts: int = 10_000  # texts that a client counts for at most; who claims more is not heard
 
     def __post_init__(self) -> None:
         if not 0 <= self.trim < 0.5:
@@ -58,6 +57,8 @@ class Aggregation:
             )
         if not self.norm > 0:
             raise ConfigError("aggregation.norm must be above 0")
+        if self.most_texts < 1:
+            raise ConfigError("aggregation.most_texts must be at least 1")
 
 
 def rule_of(options: Aggregation) -> Rule | None:
@@ -70,34 +71,17 @@ def rule_of(options: Aggregation) -> Rule | None:
     return rules.get(options.rule)
 
 
-def heard(verb: Verb, request: Message, reply: Message) -> Params | None:
-    """A reply as the rules take it: dense, all numbers, with a weight; None if it is not: its
-    client has dropped out.
-    """
-    if "rows" in request.meta:
+def dense_only(requests: Iterable[Message]) -> None:
+    if any("rows" in request.meta for request in requests):
         raise ConfigError(
             "rows of a table are added up, they have no median: set aggregation.rule = 'mean'"
         )
-    if not well_formed(verb, request, reply):
-        return None
-    model, update = under("delta", below("model", request.arrays)), unpack(reply.arrays)
-    good = {
-        name: value
-        for name, value in update.items()
-        if _numbers_like(value, model.get(name, _SCALAR))
-    }
-    # a weight is a number of texts: at least one
-    return (
-        good
-        if len(good) == len(update) and bool(good.get("weight", torch.zeros(())) >= 1)
-        else None
-    )
 
 
-def _numbers_like(value: Tensor | Rows, like: Tensor) -> TypeGuard[Tensor]:
-    if isinstance(value, Rows) or value.shape != like.shape or value.dtype != like.dtype:
-        return False
-    return bool(value.isfinite().all())
+def heard(reply: Message) -> Params | None:
+    """A sound reply as the rules take it: dense, with a weight; None: its client held back."""
+    update = {n: value for n, value in unpack(reply.arrays).items() if isinstance(value, Tensor)}
+    return update if "weight" in update else None
 
 
 # --- by coordinate --------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class ServerState:
     ledger: Ledger = ()  # what was released with noise, and has to be paid for
     round: int = 0
     step: int = 0  # counts yields: the server's clock
+    # of a run that was forked from another: the configuration of each fork on its way
+    forks: tuple[str, ...] = ()
     done: frozenset[str] = frozenset()
 
     def with_blob(self, name: str, data: bytes) -> "ServerState":
@@ -31,9 +33,11 @@ Steps = Generator[ServerState, None, ServerState]
 
 def request(state: ServerState, ask: int, **meta: Meta) -> Message:
     """The model, stamped with the clock: the state's step, and the number of this ask within the
-    step.
+    step. Its names are in order, as they are in a file: a client meets the same model whether it
+    was made here, was read from a checkpoint, or came to a worker.
     """
-    return Message(under("model", state.params), {**clock(state, ask).meta, **meta})
+    params = dict(sorted(state.params.items()))
+    return Message(under("model", params), {**clock(state, ask).meta, **meta})
 
 
 def clock(state: ServerState, ask: int) -> Message:

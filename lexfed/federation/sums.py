@@ -6,26 +6,24 @@
 A runtime is a function (`Ask`), and a sum is a function of it (`Total`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from lexfed.core.params import Params, Update, add_all
-from lexfed.federation.robust import Rule, heard
-from lexfed.wire import ClientId, Message, Verb, size, unpack, well_formed
-
-# At most one reply per client, in the order asked; who is missing or malformed has dropped out.
-Requests = Mapping[ClientId, Message]
-Replies = Iterator[tuple[ClientId, Message]]
-Ask = Callable[[Verb, Requests], Replies]
+from lexfed.federation.asking import Ask, Replies, Requests, sound
+from lexfed.federation.robust import Rule, dense_only, heard
+from lexfed.wire import ClientId, Message, Verb, size, unpack
 
 
 @dataclass(frozen=True)
 class Sum:
-    """What a cohort's replies add up to."""
+    """What a cohort's replies add up to, and how many were refused, by their reasons."""
 
     update: Update = field(default_factory=dict)
     clients: int = 0
     bytes_up: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
 
 
 Total = Callable[[Verb, Requests], Sum]
@@ -38,20 +36,34 @@ class Federation:
     clients: Sequence[ClientId]
     ask: Ask
     total: Total
+    # replies to `ask` that were not taken, by their reasons: for whoever keeps the record
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+def gated(federation: Federation) -> Federation:
+    """The layer around `ask`: whoever asks gets sound replies only. (A sum is made of such.)"""
+    refused: Counter[str] = Counter()
+
+    def ask(verb: Verb, requests: Requests) -> Replies:
+        return sound(verb, requests, federation.ask(verb, requests), refused)
+
+    return replace(federation, ask=ask, refused=refused)
 
 
 def add_up(sums: Iterable[Sum]) -> Sum:
     """In the order given, tensors as they come."""
     clients = bytes_up = 0
+    refused: Counter[str] = Counter()
 
     def updates() -> Iterator[Update]:
         nonlocal clients, bytes_up
         for part in sums:
             clients, bytes_up = clients + part.clients, bytes_up + part.bytes_up
+            refused.update(part.refused)
             yield part.update
 
     update = add_all(updates())
-    return Sum(update, clients, bytes_up)
+    return Sum(update, clients, bytes_up, refused)
 
 
 BLOCKS = 16
@@ -69,12 +81,11 @@ def blocks(cohort: Sequence[ClientId]) -> list[Sequence[ClientId]]:
 
 
 def add_replies(verb: Verb, requests: Requests, replies: Replies) -> Sum:
-    """The sum of a block. A malformed reply counts as none: its client has dropped out."""
-    return add_up(
-        Sum(unpack(reply.arrays), 1, size(reply))
-        for client, reply in replies
-        if well_formed(verb, requests[client], reply)
-    )  # fmt: skip
+    """The sum of a block's sound replies."""
+    refused: Counter[str] = Counter()
+    good = sound(verb, requests, replies, refused)
+    total = add_up(Sum(unpack(reply.arrays), 1, size(reply)) for _, reply in good)
+    return replace(total, refused=refused)
 
 
 def plain(ask: Ask) -> Total:
@@ -93,18 +104,30 @@ def robust(ask: Ask, rule: Rule) -> Total:
     """Not a sum of blocks: every reply comes to this process, whoever answered for the client."""
 
     def total(verb: Verb, requests: Requests) -> Sum:
+        dense_only(requests.values())
         sizes: list[int] = []
+        refused: Counter[str] = Counter()
 
         def updates() -> Iterator[Params]:
-            for client, reply in ask(verb, requests):
-                update = heard(verb, requests[client], reply)
+            for _, reply in sound(verb, requests, ask(verb, requests), refused):
+                update = heard(reply)
                 if update is not None:
                     sizes.append(size(reply))
                     yield update
 
-        return Sum(rule(updates()), len(sizes), sum(sizes))
+        return Sum(rule(updates()), len(sizes), sum(sizes), refused)
 
     return total
+
+
+def ruled(federation: Federation, rule: Rule) -> Federation:
+    """By this rule where replies are updates of the model; what else is added up stays a sum."""
+    by_rule = robust(federation.ask, rule)
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        return (by_rule if verb.moves else federation.total)(verb, requests)
+
+    return replace(federation, total=total)
 
 
 def tapped(
@@ -129,7 +152,7 @@ def tapped(
             down(verb, requests)
         return federation.total(verb, requests)
 
-    return Federation(federation.clients, ask, total)
+    return replace(federation, ask=ask, total=total)
 
 
 Down = Callable[[Verb, Requests], None]

@@ -13,6 +13,7 @@ from.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
@@ -22,27 +23,40 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.population import Client
 from lexfed.federation import Answer, ClientState, Federation, Handler, ServerState, clock
-from lexfed.privacy.accounting import Ledger, Pure, charge
+from lexfed.privacy.accounting import Ledger, Pure, Release, charge
 from lexfed.vocabulary import learned, trie
 from lexfed.vocabulary import sketch as count_sketch
 from lexfed.vocabulary.learned import Learned, TokenizerOptions
 from lexfed.vocabulary.sketch import Reports, Sketch
-from lexfed.wire import Array, Form, Message, Verb
+from lexfed.wire import Array, Blob, Form, Message, Verb
 from lexfed.wire.verbs import CLOCK, WHOLE
 
 # noisy rows of a sketch of a user's words; or votes for the prefixes of words
 SKETCH = Verb(
     "sketch",
-    down=Form(meta=CLOCK, blobs=("words",)),
-    up=Form({"rows": Array(WHOLE, ("words",)), "bits": Array((torch.uint8,), ("words", "width"))}),
+    down=Form(meta=(*CLOCK, "words", "last_row", "bytes"), blobs=("words",)),
+    up=Form(
+        {
+            "rows": Array(WHOLE, ("words",), low=0, most="last_row"),
+            "bits": Array((torch.uint8,), ("words", "bytes")),
+        },
+        needs=(("rows", "bits"),),
+    ),
     kind="list",
+    charged=True,
 )
 VOTE = Verb(
     "vote",
     down=Form(meta=(*CLOCK, "level"), blobs=("words",)),
-    up=Form(blobs=("vote",)),
+    up=Form(blobs={"vote": Blob(text=True, most="level")}),
     kind="list",
+    charged=True,
 )
+
+
+# what the ledger calls a release
+SKETCHED = "some words of a user, each randomised by the user"
+VOTED = "words that many users voted for"
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,10 @@ class HeavyHitters:
 
 def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Handler]:
     def sketch(message: Message, client: Client, state: ClientState) -> Answer:
-        seed = derive(client.secret, "sketch", int(message.meta["step"]), int(message.meta["ask"]))
+        # other candidates get other flips: two reports with the same ones would undo them
+        about = blake2b(message.blobs["words"], digest_size=16).hexdigest()
+        clock = int(message.meta["step"]), int(message.meta["ask"])
+        seed = derive(client.secret, "sketch", *clock, about)
         known = _known(message.blobs["words"])
         chosen = count_sketch.choose_words(
             words_of(client, texts), known, options.words, derive(seed, "choose")
@@ -140,16 +157,17 @@ def _by_sketch(
     seed: Seed,
 ) -> tuple[Mapping[str, int], Ledger]:
     sketch, total = options.sketch, count_sketch.empty(options.sketch)
-    message = replace(clock(state, ask=0), blobs={"words": "\n".join(candidates).encode()})
-    ledger = charge(state.ledger, "user", Pure(sketch.epsilon * options.words), group=group)
+    shape = {"words": options.words, "last_row": sketch.hashes - 1, "bytes": sketch.width // 8}
+    message = Message(
+        meta={**clock(state, ask=0).meta, **shape}, blobs={"words": "\n".join(candidates).encode()}
+    )
+    cost = Pure(sketch.epsilon * options.words)
+    ledger = charge(
+        state.ledger, Release("user", cost, group=group, what=SKETCHED, against="everybody")
+    )
     for _, reply in federation.ask(SKETCH, dict.fromkeys(federation.clients, message)):
         rows, bits = reply.arrays["rows"].numpy(), reply.arrays["bits"].numpy()
-        if (
-            rows.shape == (options.words,)
-            and bits.shape == (options.words, options.width // 8)
-            and rows.max() < sketch.hashes
-        ):
-            total = count_sketch.add(total, Reports(rows.astype(np.int64), bits))
+        total = count_sketch.add(total, Reports(rows.astype(np.int64), bits))
     return count_sketch.histogram(total, sketch, candidates), ledger
 
 
@@ -157,7 +175,8 @@ def _by_votes(
     federation: Federation, state: ServerState, options: HeavyHitters, group: str, seed: Seed
 ) -> tuple[Mapping[str, int], Ledger]:
     law = trie.parameters(options.epsilon, options.delta, len(federation.clients), options.length)
-    ledger = charge(state.ledger, "user", Pure(law.epsilon), law.delta, group)
+    found = Release("user", Pure(law.epsilon), 1, law.delta, group, VOTED)
+    ledger = charge(state.ledger, found)
     prefixes: Mapping[str, int] = {"": 0}
     # all of weight 1: the theorem covers which words are found, not how many voted for them
     words: dict[str, int] = {}

@@ -2,18 +2,20 @@
 from.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from lexfed.core.errors import ConfigError
-from lexfed.corpus.population import Population
+from lexfed.core.seeds import root
+from lexfed.corpus.population import Data, Population
 from lexfed.federation import Rounds, Study
 from lexfed.federation.method import Entry, Kind
 from lexfed.federation.sampling import build as sampler_of
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.language.heavy_hitters import HeavyHitters
 from lexfed.language.language_task import LanguageTask
-from lexfed.learning.classifying import Noisy, privacy
+from lexfed.language.tokenizer_source import NAMES
+from lexfed.learning.classifying import Noisy, made_of, privacy
 from lexfed.learning.evaluation import Evaluation
 from lexfed.learning.parts import loop
 from lexfed.models import language_model
@@ -36,6 +38,10 @@ class Tables(Noisy, Protocol):
     def server(self) -> ServerOptimizer: ...
     @property
     def evaluation(self) -> Evaluation: ...
+    @property
+    def data(self) -> Data: ...
+    @property
+    def options(self) -> Any: ...  # the method's own
 
 
 @dataclass(frozen=True)
@@ -48,9 +54,14 @@ class LanguageParts:
     promise: Promise | None = None
     study: Study | None = None  # the method brings it
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the model's parameters: they do not depend on its tokenizer."""
+        return frozenset(self.task.model.init(1, root(0)))
+
     def loop(self, users: int, group: str = "") -> Rounds:
         """Rounds with cohorts of so many users, of one group where there are several."""
-        sampler = sampler_of(self.tables.cohort, users)
+        sampler = sampler_of(self.tables.cohort, users, self.tables.secrets == "system")
         return loop(sampler, self.mechanism, self.tables.server, self.account.of(group))
 
 
@@ -59,12 +70,25 @@ def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
         raise ConfigError(
             "a language model is scored on users who never train: set data.unseen above 0"
         )
-    mechanism, account, promised = privacy(tables)
+    mechanism, account, promised = privacy(tables, getattr(tables.options, "groups", 1))
+    if promised is not None:
+        promised = _of_tokenizer(promised, tables)
     model = language_model.build(tables.language_model)
     task = LanguageTask(
         model, tables.language_model.context, tables.train, tables.tokenizer, tables.rounds
     )
     return LanguageParts(task, tables, mechanism, account, people, promised)
+
+
+def _of_tokenizer(promised: Promise, tables: Tables) -> Promise:
+    """What the tokenizer that training begins with does to a promise: it is told as it is."""
+    start, users = tables.tokenizer.start, tables.data.name
+    if start in ("public", "heavy_hitters"):  # both read the public text
+        reasons = made_of("tokenizer", "tokenizer.public", tables.tokenizer.public, users)
+    else:
+        reasons = made_of("tokenizer", "tokenizer.start", start, users)
+    files = [] if start in NAMES else [f"'{start}' was not made from these users' texts"]
+    return replace(promised.tainted(*reasons), notes=(*promised.notes, *files))
 
 
 LANGUAGE_MODEL = Kind(

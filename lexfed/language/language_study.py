@@ -16,7 +16,7 @@ from lexfed.corpus.population import Population
 from lexfed.federation import Federation, ServerState, request
 from lexfed.language.language_task import TOKENIZER, tokenizer_of, with_tokenizer
 from lexfed.learning.evaluation import Evaluation
-from lexfed.learning.verbs import EVALUATE_LANGUAGE
+from lexfed.learning.training_verbs import EVALUATE_LANGUAGE
 from lexfed.metrics.perplexity import TextScore, equal_size, figures, unigram_kld
 from lexfed.vocabulary.learned import TokenizerOptions, texts_of
 from lexfed.wire import Message, encode
@@ -49,7 +49,7 @@ class LanguageStudy:
         scores = self.users(federation, state, users if last else users[: self.evaluation.clients])
         switches = sum(name.startswith(SWITCH) for name in state.done)
         result: dict[str, Any] = {
-            **figures(scores),
+            **(figures(scores) if any(score.words for score in scores) else {}),
             "test_users": len(scores),
             "tokenizer_switches": switches,
         }

@@ -58,11 +58,14 @@ DOUBLINGS = 10  # of the noise, before a client gives up: a thousand times the f
 class SelfAudit:
     """The `[self_audit]` table."""
 
-    # recall at n above the prior's that a client lets pass, such as 0.1; none: no audit
+    # the most that an attack may find of a client's words, as a share beyond what word frequencies
+    # alone would guess, such as 0.1; none: no self-audit
     limit: float | None = None
-    # AUC of the sentence attack that it lets pass, beside that limit; none: not judged
+    # the most that the sentence attack may tell of a client's sentences, as an AUC (0.5 is chance);
+    # none: not judged
     sentences: float | None = 0.75
-    # above the limit; what does not help ends in holding back
+    # what a client does with an upload above the limit: hold it back, train on, or add noise; if
+    # that does not help, it holds it back
     action: Literal["hold", "train_on", "noise"] = "hold"
     candidates: int = 20_000  # words of the public table that are tried
     epochs: int = 3  # train_on: at most so many times what a client does in a round

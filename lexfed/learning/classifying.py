@@ -1,15 +1,17 @@
 """Classifiers: from the tables of a configuration to what their methods are built from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 
-from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Data, Population
 from lexfed.federation.method import Entry, Kind
+from lexfed.federation.robust import Aggregation
 from lexfed.federation.sampling import Cohort, Everyone
 from lexfed.federation.sampling import build as sampler_of
 from lexfed.federation.server_optimizer import ServerOptimizer
@@ -22,8 +24,8 @@ from lexfed.models.encoder import resolve
 from lexfed.models.model import TABLE, Classifier, ModelOptions
 from lexfed.privacy import promise
 from lexfed.privacy.gaussian import Privacy
-from lexfed.privacy.mechanism import Account, Mechanism
-from lexfed.privacy.promise import Promise
+from lexfed.privacy.mechanism import Account, Mechanism, NoPrivacy
+from lexfed.privacy.promise import Promise, Secrets
 from lexfed.vocabulary import vectors, word
 from lexfed.vocabulary.pretrained import load_tokenizer
 from lexfed.vocabulary.reading import PrivateReader, Reader, SharedReader, initial_rows
@@ -42,6 +44,10 @@ class Noisy(Protocol):
     def train(self) -> Train: ...
     @property
     def privacy(self) -> Privacy: ...
+    @property
+    def secrets(self) -> Secrets: ...
+    @property
+    def aggregation(self) -> Aggregation: ...
 
 
 class Tables(Noisy, Protocol):
@@ -70,6 +76,8 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
     mechanism, account, promised = privacy(tables)
+    if promised is not None and tokenizer is not None:
+        promised = _of_words(promised, tables)
     if entry.has("alone"):
         _nothing_to_defend(tables, entry)
     return Parts(
@@ -81,7 +89,9 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
             rounds=tables.rounds,
             init=_init(tables.model, model, tokenizer, public),
         ),
-        sampler=Everyone() if entry.has("alone") else sampler_of(tables.cohort, len(people)),
+        sampler=Everyone()
+        if entry.has("alone")
+        else sampler_of(tables.cohort, len(people), tables.secrets == "system"),
         mechanism=mechanism,
         optimizer=tables.server,
         rounds=tables.rounds,
@@ -96,13 +106,36 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     )
 
 
-def privacy(tables: Noisy) -> tuple[Mechanism, Account, Promise | None]:
+def privacy(tables: Noisy, groups: int = 1) -> tuple[Mechanism, Account, Promise | None]:
     if tables.privacy.placement != "none" and tables.train.upload != "fp32":
         raise ConfigError(
             "rounding would lengthen a clipped update: set train.upload = 'fp32', or "
             "privacy.placement = 'none'"
         )
-    return promise.build(tables.privacy, tables.rounds, tables.cohort.sampling)
+    mechanism, account, promised = promise.build(
+        tables.privacy, tables.rounds, tables.cohort.sampling, tables.secrets, groups
+    )
+    if isinstance(mechanism, NoPrivacy):
+        mechanism = NoPrivacy(tables.aggregation.most_texts)
+    return mechanism, account, promised
+
+
+def _of_words(promised: Promise, tables: Tables) -> Promise:
+    """What the common word list does to a promise: it is told as it is."""
+    if tables.vocabulary.vectors is not None or not registry.entry(tables.model.name).reads_words:
+        file = tables.vocabulary.vectors or tables.model.name
+        note = f"'{file}' was not made from these users' texts"
+        return replace(promised, notes=(*promised.notes, note))
+    source, users = tables.vocabulary.corpus, tables.data.name
+    source = word.public_text(users) if source == "public" else source
+    return promised.tainted(*made_of("word list", "vocabulary.corpus", source, users))
+
+
+def made_of(what: str, key: str, source: str, users: str) -> list[str]:
+    """Why a list that was made of this text takes a promise away: it is the users' own."""
+    if source != "oracle" and not word.holds(users, source):
+        return []
+    return [f"the {what} was made from the users' own texts without noise ({key} = '{source}')"]
 
 
 def _checked(tables: Tables, people: Population) -> Population:
@@ -112,10 +145,6 @@ def _checked(tables: Tables, people: Population) -> Population:
     people = people.sampled(tables.evaluation.limit)
     if len(people.common_test) == 0:
         raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
-    if people.classes == 0:
-        raise DataError(
-            f"{tables.data.name} has no label column '{tables.data.label}'; set data.label"
-        )
     if tables.evaluation.split == "validation" and len(people.common_validation) == 0:
         raise ConfigError(
             "evaluation.split = 'validation' needs a validation set: set data.validation above 0"
@@ -143,7 +172,7 @@ def _tokenizer(
     if entry.has("own words"):  # there is no common word list, and none is made
         return None
     words = public.words if public else None
-    return WordTokenizer(word.build(tables.vocabulary, people.seen_text, words))
+    return WordTokenizer(word.build(tables.vocabulary, people.seen_text, words, tables.data.name))
 
 
 def _reader(tokenizer: Tokenizer | None, limit: int) -> Reader:

@@ -4,7 +4,7 @@ Nothing is kept.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError
+from lexfed.core.figures import ON_THE_WAY
 from lexfed.core.files import write_atomically
 from lexfed.core.params import ParameterSplit, Params, count
 from lexfed.core.seeds import Seed, derive
@@ -21,7 +22,7 @@ from lexfed.corpus.text import Corpus
 from lexfed.federation import Answer, Ask, ClientState, Federation, Handler, ServerState, request
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import Task
-from lexfed.learning.verbs import EVALUATE
+from lexfed.learning.training_verbs import EVALUATE
 from lexfed.metrics import classification as metrics
 from lexfed.models.model import BEYOND, by_length
 from lexfed.vocabulary.reading import Reading
@@ -52,6 +53,9 @@ class Evaluation:
                 "evaluation.every must be at least 0; clients, last and limit at least 1"
             )
 
+
+# the figures that a curve shows
+CURVES = ("global_accuracy", "local_accuracy", "local_majority_accuracy")
 
 Adapt = Callable[[Params, Client, ClientState, Message, Seed], Params]
 
@@ -143,18 +147,30 @@ def _confusion(logits: Tensor, labels: Tensor, classes: int) -> metrics.Confusio
 class ClassifierStudy:
     """Every client scores the model it would use; a few of them, always the same, on the way."""
 
+    asks = (EVALUATE,)  # what a method must have a handler for
+
     evaluation: Evaluation
     people: Population
     tokenizer: Tokenizer | None  # None: every client has its own words
 
-    def score(self, federation: Federation, state: ServerState, last: bool) -> dict[str, float]:
+    def score(self, federation: Federation, state: ServerState, last: bool) -> dict[str, Any]:
+        """At the end, the figures of those clients that were scored on the way stand apart: a curve
+        is always of the same ones.
+        """
         options, clients = self.evaluation, federation.clients
+        ask = partial(scores_of, federation.ask, state, split=options.split)
+        few = set(clients[: options.clients])
         if not last:
-            return evaluate(federation.ask, state, clients[: options.clients], options.split)
+            return summed_up(list(ask(clients[: options.clients]).values()))
         newcomers = range(len(self.people), len(self.people) + self.people.unseen)
-        unseen = evaluate(federation.ask, state, newcomers, options.split)
-        scores = evaluate(federation.ask, state, clients[: options.last], options.split)
-        return scores | ({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {})
+        unseen = summed_up(list(ask(newcomers).values()))
+        scores = ask(clients[: options.last])
+        on_the_way = summed_up([score for client, score in scores.items() if client in few])
+        return {
+            **summed_up(list(scores.values())),
+            **({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {}),
+            ON_THE_WAY: {key: on_the_way[key] for key in CURVES if key in on_the_way},
+        }
 
     def due(self, state: ServerState) -> bool:
         return False
@@ -166,20 +182,26 @@ class ClassifierStudy:
             write_atomically(folder / "vocabulary.txt", words.encode())
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return {} if self.tokenizer is None else {"vocabulary_size": len(self.tokenizer.vocabulary)}
+        shares = metrics.label_shares(self.people.common_test.labels, self.people.classes)
+        majority = {"test_majority_accuracy": float(max(shares))}
+        if self.tokenizer is None:
+            return majority
+        return {**majority, "vocabulary_size": len(self.tokenizer.vocabulary)}
 
 
-def evaluate(
+def scores_of(
     ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str
-) -> dict[str, float]:
-    """Ask these clients for their scores, and sum them up. No clients, or nobody answers: no
-    figures.
-    """
+) -> dict[ClientId, dict[str, float]]:
+    """What each of these clients scores, of those that answer."""
     message = request(state, ask=1, split=split)
-    replies = [
-        {name: value.item() for name, value in reply.arrays.items()}
-        for _, reply in ask(EVALUATE, dict.fromkeys(clients, message))
-    ]
+    return {
+        client: {name: value.item() for name, value in reply.arrays.items()}
+        for client, reply in ask(EVALUATE, dict.fromkeys(clients, message))
+    }
+
+
+def summed_up(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of some clients together. No clients, or nobody answers: no figures."""
     if not replies:
         return {}
     column = {name: [reply[name] for reply in replies] for name in replies[0]}

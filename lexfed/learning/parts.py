@@ -5,6 +5,7 @@ things.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lexfed.core.seeds import root
 from lexfed.corpus.population import Population
 from lexfed.federation import Requests, Rounds, ServerState, Study, paid_ahead_by, paid_by, request
 from lexfed.federation.sampling import Sampler
@@ -12,7 +13,7 @@ from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.defences import UNDEFENDED, Defences
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Task
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import UNPAID, Account, Mechanism
 from lexfed.privacy.promise import Promise
 from lexfed.vocabulary.vectors import PublicTable
@@ -42,6 +43,11 @@ class Parts:
     people: Population | None = None
     study: Study | None = None
     promise: Promise | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of the model's parameters: they do not depend on its word list."""
+        return frozenset(self.task.model.init(1, root(0)))
 
     def loop(self, verb: Verb = TRAIN) -> Rounds:
         return loop(self.sampler, self.mechanism, self.optimizer, self.account, verb)

@@ -21,7 +21,7 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import Kept
 from lexfed.learning.task import Local, LocalUpdate, plain_update, train
 from lexfed.learning.training import averaging, trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.wire import Message
 
 

@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 
 from lexfed.agreement import word_list
-from lexfed.agreement.protocol import agree, handlers
+from lexfed.agreement.organisation import handlers
+from lexfed.agreement.protocol import agreed
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED, Update
 from lexfed.core.seeds import Seed, derive, torch_generator
@@ -41,12 +42,13 @@ from lexfed.federation import (
     ServerState,
     Steps,
     once,
+    paid_by,
 )
+from lexfed.privacy.mechanism import Unpaid
 from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, Verb, pack
 from lexfed.word2vec import row_rules
 from lexfed.word2vec.options import Word2Vec
-from lexfed.word2vec.parts import WORD_VECTORS, VectorParts
 from lexfed.word2vec.passes import Moment, gradient, heldout_pairs, local_pass, stretch
 from lexfed.word2vec.replica import (
     VOCABULARY,
@@ -58,9 +60,13 @@ from lexfed.word2vec.replica import (
 )
 from lexfed.word2vec.row_rules import RowRule, RowStep
 from lexfed.word2vec.study import VectorStudy
-from lexfed.word2vec.verbs import EVALUATE, SKIPGRAM, VERSION
-from lexfed.word2vec.verbs import VOCABULARY as WELCOME
+from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
+from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, VERSION
+from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
 from lexfed.word2vec.versions import requests
+
+# the list may be told with noise; what is trained on it is not
+ROWS = Unpaid("document", "how rows of word vectors moved, averaged")
 
 
 def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
@@ -100,14 +106,13 @@ def server(parts: VectorParts) -> ServerProgram:
             )
 
         agreeing = derive(seed, "agree")
-        state = yield from once(
-            state, "agree", lambda s: agree(federation, s, parts.agreement, agreeing, old)
+        state = yield from agreed(
+            federation, state, parts.agreement, agreeing, old, again=parts.fresh
         )
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
-        loop = Rounds(
-            parts.sampler, rule, RowStep(), SKIPGRAM, partial(requests, federation), asks=asks
-        )
+        told = partial(requests, federation, options.most_pairs)
+        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks)
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program
@@ -120,7 +125,8 @@ def organisation(
         return Message(meta={"version": version_of(state)}), state
 
     def welcome(message: Message, client: Client, state: ClientState) -> Answer:
-        return Message(), replicas.first(message.blobs[VOCABULARY])
+        first = replicas.first(message.blobs[VOCABULARY])
+        return Message(), replace(first, blobs={**state.blobs, **first.blobs})
 
     def train(message: Message, client: Client, before: ClientState) -> Answer:
         last = options.mode == "fedavg" or int(message.meta["ask"]) == options.steps - 1

@@ -27,7 +27,7 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import Kept
 from lexfed.learning.task import Local, Task, Trained, train
 from lexfed.learning.training import averaging, trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.models.model import EMBEDDING, Batch, Classifier, Example
 from lexfed.wire import Message
 
@@ -88,7 +88,8 @@ class Parted:
 
 
 def fedrecon(parts: Parts, options: FedRecon) -> Method:
-    split, task = ParameterSplit(lambda name: name == PRIVATE_ROWS), parted(parts)
+    split = ParameterSplit(lambda name: name == PRIVATE_ROWS, beside=(PRIVATE_ROWS,))
+    task = parted(parts)
     parts, forgotten = replace(parts, task=task), Kept(task.reader)
 
     def fit(

@@ -40,7 +40,7 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import Kept
 from lexfed.learning.task import plain_update
 from lexfed.learning.training import trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN, training
+from lexfed.learning.training_verbs import EVALUATE, TRAIN, training
 from lexfed.models.model import EMBEDDING, ENCODER
 from lexfed.wire import Form, Message, Verb, below, decode, encode, under
 from lexfed.wire.verbs import ANY, CLOCK

@@ -18,7 +18,7 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import Kept
 from lexfed.learning.task import plain_update
 from lexfed.learning.training import trainer
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 
 
 @dataclass(frozen=True)

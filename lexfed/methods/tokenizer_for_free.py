@@ -49,7 +49,7 @@ from lexfed.language.switching import TokenizerForFree, new_tokenizer, switched
 from lexfed.language.tokenizer_source import source
 from lexfed.learning.private_table import KEEPS_NOTHING
 from lexfed.learning.training import updater
-from lexfed.learning.verbs import EVALUATE_LANGUAGE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE_LANGUAGE, TRAIN
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.wire import ClientId
 

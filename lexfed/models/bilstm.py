@@ -119,6 +119,5 @@ class BiLSTMClassifier:
         return INPUTS
 
     def depth(self, name: str) -> int:
-        return {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER, "output": HEAD}[
-            name.split(".")[0]
-        ]
+        depths = {"embedding": EMBEDDING, "lstm": ENCODER, "attention": ENCODER}
+        return depths.get(name.split(".")[0], HEAD)

@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lexfed.core.errors import ConfigError, nearest
-from lexfed.core.importing import is_own, own
+from lexfed.core.importing import is_own, own, takes
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, torch_generator
+from lexfed.models.model import lacking
 
 EMBEDDING = "embedding.weight"  # (V, d)
 OUTPUT = "output.weight"  # (V, d); absent when tied
@@ -112,7 +113,15 @@ def build(options: LanguageModelOptions) -> LanguageModel:
         return LstmLanguageModel(options)
     if options.name == "transformer":
         return TransformerLanguageModel(options)
-    found: LanguageModel = own(options.name, "language_model.name")(options)
+    make = own(options.name, "language_model.name")
+    if not callable(make) or not takes(make, options):
+        raise ConfigError(f"language_model.name = '{options.name}' must be a function of (options)")
+    found: LanguageModel = make(options)
+    if lacks := lacking(found, LanguageModel):
+        raise ConfigError(
+            f"language_model.name = '{options.name}': {type(found).__name__} is no LanguageModel: "
+            f"it lacks {', '.join(lacks)}"
+        )
     return found
 
 

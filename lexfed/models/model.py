@@ -19,7 +19,9 @@ class ModelOptions:
     embedding, two classes).
     """
 
-    name: str = "bilstm"  # or "minilm", or a Hugging Face encoder by hub name or folder
+    # bilstm, minilm, a Hugging Face encoder by hub name or folder, or one of your own:
+    # `package.module:MODEL`
+    name: str = "bilstm"
     embedding: int = 300  # of the BiLSTM: numbers of a word's vector
     hidden: int = 300  # of the BiLSTM: its state, in each direction
     dropout: float = 0.5  # of the BiLSTM: share of numbers left out in a training step
@@ -102,6 +104,17 @@ def input_dropout(model: object) -> float:
     and anew at every place; 0, where a model says nothing of it.
     """
     return float(getattr(model, "input_dropout", 0.0))
+
+
+def lacking(model: object, protocol: type) -> list[str]:
+    """What a model of the user's own has not, and must have."""
+    names = dict.fromkeys(
+        name
+        for kind in reversed(protocol.__mro__)
+        for name in vars(kind)
+        if getattr(kind, "_is_protocol", False) and not name.startswith("_")
+    )
+    return [name for name in names if not hasattr(model, name)]
 
 
 def embed(params: Params, ids: Tensor) -> Tensor:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lexfed.core.errors import ConfigError
-from lexfed.core.importing import is_own, own
+from lexfed.core.importing import is_own, own, takes, written
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.encoder import load_encoder
-from lexfed.models.model import Classifier, ModelOptions
+from lexfed.models.model import Classifier, ModelOptions, lacking
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ ENCODER = ModelEntry(_encoder, reads_words=False)
 
 def entry(name: str) -> ModelEntry:
     if not is_own(name):
+        if hint := written(name):
+            raise ConfigError(f"model.name = '{name}': {hint}")
         return MODELS.get(name, ENCODER)
     found: Any = own(name, "model.name")
     if not isinstance(found, ModelEntry):
@@ -50,4 +52,16 @@ def entry(name: str) -> ModelEntry:
 
 def build(options: ModelOptions, classes: int, word_dropout: float) -> Classifier:
     more = {"word_dropout": word_dropout} if word_dropout else {}
-    return entry(options.name).build(options, classes, **more)
+    make = entry(options.name).build
+    if not takes(make, options, classes, **more):
+        raise ConfigError(
+            f"model.name = '{options.name}': its build must take "
+            f"({', '.join(('options', 'classes', *more))})"
+        )
+    model = make(options, classes, **more)
+    if lacks := lacking(model, Classifier):
+        raise ConfigError(
+            f"model.name = '{options.name}': {type(model).__name__} is no Classifier: it lacks "
+            f"{', '.join(lacks)}"
+        )
+    return model

@@ -59,10 +59,18 @@ class Pure:
             raise PrivacyError("a randomiser's epsilon must be above 0")
 
 
-Event = Gaussian | SampledGaussian | Pure
-KINDS: Mapping[str, type[Gaussian] | type[SampledGaussian] | type[Pure]] = {
-    "gaussian": Gaussian, "sampled_gaussian": SampledGaussian, "pure": Pure
+@dataclass(frozen=True)
+class Bare:
+    """Something of units that was released as it is. Nothing pays for it: no epsilon is finite."""
+
+    why: str  # in words, for people
+
+
+Event = Gaussian | SampledGaussian | Pure | Bare
+KINDS: Mapping[str, type[Event]] = {
+    "gaussian": Gaussian, "sampled_gaussian": SampledGaussian, "pure": Pure, "bare": Bare
 }  # fmt: skip
+Against = Literal["public", "everybody"]
 
 
 @dataclass(frozen=True)
@@ -74,22 +82,24 @@ class Release:
     delta: float = 0.0
     # of units, where they are parted: what is released about one group costs the others nothing
     group: str = ""
+    what: str = ""  # was released, in words
+    # who learns no more than the event says: those who see what the server releases, or the server
+    # too
+    against: Against = "public"
+    # what the same release would be in the deployment whose noise it carries, as it was when it was
+    # made
+    deployed: Event | None = None
 
 
 Ledger = tuple[Release, ...]
 
 
-def charge(ledger: Ledger, unit: Unit, event: Event, delta: float = 0.0, group: str = "") -> Ledger:
+def charge(ledger: Ledger, release: Release) -> Ledger:
     """One release more. The same one again only counts: five thousand rounds are one entry."""
     last = ledger[-1] if ledger else None
-    if last is not None and (last.unit, last.event, last.delta, last.group) == (
-        unit,
-        event,
-        delta,
-        group,
-    ):
-        return (*ledger[:-1], replace(last, count=last.count + 1))
-    return (*ledger, Release(unit, event, 1, delta, group))
+    if last is not None and replace(last, count=release.count) == release:
+        return (*ledger[:-1], replace(last, count=last.count + release.count))
+    return (*ledger, release)
 
 
 LARGE = 50.0  # an epsilon above it promises nothing, and PLD may take for ever to find it
@@ -112,6 +122,8 @@ def epsilon(
 
 
 def _dearest(own: Sequence[Release], delta: float, accountant: Literal["pld", "rdp"]) -> float:
+    if any(isinstance(release.event, Bare) for release in own):
+        return float("inf")
     rough = _composed(own, delta, "rdp")
     return rough if accountant == "rdp" or rough > LARGE else _composed(own, delta, "pld")
 
@@ -127,7 +139,9 @@ def _composed(own: Sequence[Release], delta: float, accountant: Literal["pld", "
         release.count * release.event.epsilon for release in own if isinstance(release.event, Pure)
     )
     noisy = [
-        (release.event, release.count) for release in own if not isinstance(release.event, Pure)
+        (release.event, release.count)
+        for release in own
+        if isinstance(release.event, Gaussian | SampledGaussian)
     ]
     left = delta - sum(release.count * release.delta for release in own)
     if left <= 0 and own:
@@ -158,18 +172,24 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
 
 def to_json(ledger: Ledger) -> list[dict[str, Any]]:
     """Plain numbers and names: a ledger is read back without running anything that it says."""
-    names = {kind: name for name, kind in KINDS.items()}
     return [
         {
             "unit": r.unit,
-            "event": names[type(r.event)],
-            **vars(r.event),
+            **_event_to_json(r.event),
             "count": r.count,
             "delta": r.delta,
             **({"group": r.group} if r.group else {}),
+            "what": r.what,
+            "against": r.against,
+            **({"deployed": _event_to_json(r.deployed)} if r.deployed is not None else {}),
         }
         for r in ledger
     ]
+
+
+def _event_to_json(event: Event) -> dict[str, Any]:
+    name = next(name for name, kind in KINDS.items() if type(event) is kind)
+    return {"event": name, **vars(event)}
 
 
 def from_json(entries: Sequence[Mapping[str, Any]]) -> Ledger:
@@ -182,18 +202,30 @@ def _release(entry: Mapping[str, Any]) -> Release:
     """
     try:
         fields = dict(entry)
-        unit, name, count, delta = (fields.pop(key) for key in ("unit", "event", "count", "delta"))
-        group = fields.pop("group", "")
-        event = KINDS[name](**{key: float(value) for key, value in fields.items()})
+        unit, count, delta = (fields.pop(key) for key in ("unit", "count", "delta"))
+        words = {key: fields.pop(key) for key in ("group", "what", "against") if key in fields}
+        deployed = fields.pop("deployed", None)
+        release = Release(
+            unit, _event(fields), count, float(delta), **words,
+            deployed=None if deployed is None else _event(dict(deployed)),
+        )  # fmt: skip
         good = (
             unit in get_args(Unit)
-            and isinstance(group, str)
+            and all(isinstance(word, str) for word in words.values())
+            and release.against in get_args(Against)
             and type(count) is int
             and count > 0
-            and 0 <= float(delta) < 1
+            and 0 <= release.delta < 1
         )
     except (KeyError, TypeError, ValueError, PrivacyError) as error:
         raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}") from error
     if not good:
         raise PrivacyError(f"the ledger holds an entry that can't be read: {entry!r}")
-    return Release(unit, event, count, float(delta), group)
+    return release
+
+
+def _event(fields: dict[str, Any]) -> Event:
+    kind = KINDS[fields.pop("event")]
+    if kind is Bare:
+        return Bare(**{key: str(value) for key, value in fields.items()})
+    return kind(**{key: float(value) for key, value in fields.items()})  # type: ignore[arg-type]

@@ -15,7 +15,6 @@ import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
@@ -100,8 +99,7 @@ def _on_top(ledger: Ledger, unit: Unit, event: Event, count: int) -> Ledger:
     """What `count` charges would leave."""
     if count == 0:
         return ledger
-    *before, last = charge(ledger, unit, event)
-    return (*before, replace(last, count=last.count + count - 1))
+    return charge(ledger, Release(unit, event, count))
 
 
 def _search_noise(

@@ -27,12 +27,15 @@ from lexfed.core.errors import BudgetSpent, ConfigError
 from lexfed.core.params import Params, Update
 from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
-from lexfed.privacy.accounting import Event, Gaussian, Ledger, Pure, Release, SampledGaussian
+from lexfed.privacy.accounting import Bare, Event, Gaussian, Ledger, Release, SampledGaussian
 from lexfed.privacy.calibration import noise_for, rounds_within
 from lexfed.privacy.mechanism import Asked, deltas, dense
 from lexfed.wire import Message, Meta, under
 
 CLIP, ASKED = "clip", "asked"  # the mechanism's state
+# what the ledger calls a release
+ROUND = "a round of training: the mean of clipped updates"
+LOCAL_ROUND = "a user's update, clipped, with the user's own noise"
 
 
 @dataclass(frozen=True)
@@ -42,19 +45,19 @@ class Privacy:
     # who adds noise: nobody, the server, every client
     placement: Literal["none", "central", "local"] = "none"
     clip: float = 0.5  # S: the longest update
-    # z: its deviation on the sum, in clips; default: what `epsilon` over all rounds asks for
+    # standard deviation of the noise on the sum of updates, in multiples of `clip`; default: what
+    # `epsilon` over all rounds asks for
     noise: float | None = None
     epsilon: float | None = None  # the budget: training stops before it is overdrawn
     delta: float = 1e-6  # the chance that the promise fails
     # how epsilon is computed: pld is tighter, rdp quicker
     accountant: Literal["pld", "rdp"] = "pld"
     noise_cohort: float | None = None  # carry the noise of a deployment with this expected cohort
-    population: int | None = None  # and this many users
+    # and this many users; where users are parted in halves, of both together
+    population: int | None = None
     # adaptive clipping: the share of users that should not have to clip
     quantile: float | None = None
     clip_lr: float = 0.2  # adaptive clipping: how fast the clip follows
-    # system: fresh, discretised, the ledger written first
-    randomness: Literal["derived", "system"] = "derived"
 
     def __post_init__(self) -> None:
         if not self.clip > 0 or (self.noise is not None and self.noise < 0) or not self.clip_lr > 0:
@@ -93,20 +96,24 @@ class Privacy:
 class GaussianMechanism:
     options: Privacy
     rounds: int
-    group: str = ""  # of users, where there are several that have nobody in common
+    fresh: bool = (
+        False  # noise from the operating system, on a grid, and paid for before it is used
+    )
+    groups: int = 1  # of users that have nobody in common
+    group: str = ""  # the one whose rounds these are
 
     # --- the client's half
 
     def tell(self, state: Params) -> Mapping[str, Meta]:
         """The clip of this round, and the longest update the server takes; with the client's own
-        noise any length may be.
+        noise any length may be. Fresh noise: the grid of which updates are whole steps.
         """
         clip = self._clip(state)
-        return (
-            {"clip": clip, "limit": clip * (1 + 1e-4)}
-            if self.options.placement == "central"
-            else {"clip": clip}
-        )
+        return {
+            "clip": clip,
+            **({"limit": clip * (1 + 1e-4)} if self.options.placement == "central" else {}),
+            **({"grid": noise.grid_of(clip)} if self.fresh else {}),
+        }
 
     def bound(
         self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
@@ -122,12 +129,12 @@ class GaussianMechanism:
             name: value * factor if factor else torch.zeros_like(value)
             for name, value in delta.items()
         }
+        grid = float(message.meta["grid"]) if self.fresh else None
+        if grid is not None:  # before any noise: what is not on its grid shows through it
+            short = noise.in_steps(short, grid)
         if self.options.placement == "local":
-            return under(
-                "delta", _plus(short, self._noise(short, self._multiplier(1.0) * clip, seed))
-            )
-        if self.options.randomness == "system":  # whole steps of the noise's grid, and never longer
-            short = noise.towards_zero(short, noise.grid_of(self.options.clip))
+            deviation = self._multiplier(1.0) * clip
+            return under("delta", _plus(short, self._noise(short, deviation, grid, seed)))
         bit = torch.tensor(0.5 if length <= clip else -0.5)
         return {
             **under("delta", short),
@@ -138,7 +145,7 @@ class GaussianMechanism:
 
     @property
     def ahead(self) -> bool:
-        return self.options.randomness == "system"
+        return self.fresh
 
     def of(self, group: str) -> "GaussianMechanism":
         return replace(self, group=group)
@@ -146,66 +153,90 @@ class GaussianMechanism:
     def release(
         self, total: Update, asked: Asked, state: Params, seed: Seed
     ) -> tuple[Update, Params]:
-        arrived = deltas(total)
+        arrived, clip = deltas(total), self._clip(state)
+        grid = noise.grid_of(clip) if self.fresh else None
         sums: Params = {
-            name: dense(arrived[name]) if name in arrived else torch.zeros_like(x)
+            name: dense(arrived[name]) if name in arrived else _nothing(x, grid)
             for name, x in asked.model.items()
         }
-        kept = {**state, CLIP: torch.tensor(self._clip(state), dtype=torch.float64)}
-        if self.options.placement == "local":
-            kept[ASKED] = self._asked(asked, state)
-        else:
-            # multiples of the grid
-            exact = {name: value.double() for name, value in sums.items()} if self.ahead else sums
-            sums = _plus(
-                exact,
-                self._noise(exact, self._deviation(asked) * self._clip(state), derive(seed, "sum")),
-            )
+        kept = {**state, CLIP: torch.tensor(clip, dtype=torch.float64)}
+        if self.options.placement == "central":
+            deviation = self._deviation(asked) * clip
+            sums = _plus(sums, self._noise(sums, deviation, grid, derive(seed, "sum")))
             kept[CLIP] = self._next_clip(total, asked, state, derive(seed, "bits"))
+        if grid is not None:  # the integers are all that is released: now they may be rounded
+            sums = {name: value.double() * grid for name, value in sums.items()}
         return {name: (value / asked.expected).float() for name, value in sums.items()}, kept
 
-    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
-        """One exchange more; `BudgetSpent` if it does not fit. Local: only if it is the most that
-        any user was asked.
+    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> tuple[Ledger, Params]:
+        """One exchange more; `BudgetSpent` if it does not fit.
+
+        Local: a user pays when it is asked, so what counts is how often that user was asked which
+        was asked most. Under other noise each user's count begins again: too much rather than too
+        little.
         """
-        event = self._event(asked)
+        release = self._release(asked)
+        if self.options.placement == "local" and isinstance(release.event, Gaussian):
+            name = f"{ASKED}/{release.event.noise!r}"
+            counts = _asked(asked, state.get(name))
+            state = {**state, name: counts}
+            most = max((int(counts[client]) for client in asked.cohort), default=0)
+            if most <= sum(r.count for r in ledger if replace(r, count=1) == release):
+                return ledger, state
+        after = accounting.charge(ledger, release)
+        self._check_budget(after)
+        return after, state
+
+    def _check_budget(self, ledger: Ledger) -> None:
+        """A ledger that no epsilon covers any more has no budget to keep either."""
+        options, bare = self.options, any(isinstance(r.event, Bare) for r in ledger)
+        if options.epsilon is None or bare:
+            return
+        *before, last = self.deployment(ledger)
+        own = tuple(replace(r, group="") for r in before if _same_budget(r, self.group))
+        fits = rounds_within(
+            options.epsilon, options.delta, own, "user", last.event, options.accountant
+        )
+        if last.count > fits:
+            raise BudgetSpent(
+                f"{fits:,} rounds are all that an epsilon of {options.epsilon:g} pays for"
+                + (" on top of what was spent before" if own else "")
+            )
+
+    def planned(self, expected: float, population: int) -> Release:
+        """What a round with such a cohort will be charged."""
+        return self._release(Asked((), expected, population, {}))
+
+    def _release(self, asked: Asked) -> Release:
+        """What one user pays for this exchange."""
+        event, group = self._event(asked), self.group
         if event is None:
-            return ledger
-        if self.options.placement == "local" and self._most(asked, state) <= _count(
-            ledger, self.group
-        ):
-            return ledger
-        after = accounting.charge(ledger, "user", event, group=self.group)
-        if self.options.epsilon is not None:
-            *before, last = self.deployment(after)
-            own = tuple(
-                replace(release, group="")
-                for release in before
-                if _same_budget(release, self.group)
-            )
-            fits = rounds_within(
-                self.options.epsilon,
-                self.options.delta,
-                own,
-                "user",
-                last.event,
-                self.options.accountant,
-            )
-            if last.count > fits:
-                raise BudgetSpent(
-                    f"{fits:,} rounds are all that an epsilon of {self.options.epsilon:g} pays for"
-                )
-        return after
+            why = "updates were clipped and averaged without noise"
+            return Release("user", Bare(why), group=group, what=ROUND)
+        if self.options.placement == "local":
+            return Release("user", event, group=group, what=LOCAL_ROUND, against="everybody")
+        return self.with_deployment(Release("user", event, group=group, what=ROUND))
 
     def deployment(self, ledger: Ledger) -> Ledger:
-        """What the same rounds would have cost in the deployment whose noise they carry."""
-        cohort, population = self.options.noise_cohort, self.options.population
-        if cohort is None or population is None:
-            return ledger
-        event = _sampled(self._multiplier(cohort / population), cohort / population)
+        """What the same rounds would have cost in the deployment whose noise they carry: as it was
+        when each was made, whatever the configuration says now.
+        """
         return tuple(
-            replace(release, event=event) if _noisy(release) else release for release in ledger
+            release if release.deployed is None else replace(release, event=release.deployed)
+            for release in ledger
         )
+
+    def with_deployment(self, release: Release) -> Release:
+        """The release, and what it would be in the deployment that this configuration speaks of."""
+        cohort, population = self.options.noise_cohort, self.options.population
+        if cohort is None or population is None or not _same_budget(release, release.group):
+            return release
+        share = self._deployed_share(cohort, population)
+        return replace(release, deployed=_sampled(self._multiplier(share), share))
+
+    def _deployed_share(self, cohort: float, population: int) -> float:
+        """The chance of a user of the deployment to be in a cohort of its group."""
+        return min(1.0, cohort * self.groups / population)
 
     def _event(self, asked: Asked) -> Event | None:
         """What one user pays for this exchange; None: there is no noise, and no promise."""
@@ -225,7 +256,7 @@ class GaussianMechanism:
         if options.epsilon is None:
             raise ConfigError("privacy needs privacy.epsilon or privacy.noise")
         if options.noise_cohort is not None and options.population is not None:
-            share = options.noise_cohort / options.population
+            share = self._deployed_share(options.noise_cohort, options.population)
         found = noise_for(options.epsilon, options.delta, share, self.rounds, options.accountant)
         return 2 * found if options.placement == "local" else found
 
@@ -260,39 +291,43 @@ class GaussianMechanism:
             return clip
         bits = dense(total.get("unclipped", torch.zeros(()))).double()
         deviation = self._bit_noise(asked) * self._scale(asked) if self._deviation(asked) else 0.0
-        noisy = bits + self._noise({"bits": bits}, deviation, seed)["bits"]
-        share = noisy / asked.expected + 0.5
+        # bits are halves, so they are whole steps of any grid up to a half
+        grid = min(0.5, noise.grid_of(deviation)) if self.fresh and deviation else None
+        steps = bits if grid is None else bits / grid
+        noisy = steps + self._noise({"bits": bits}, deviation, grid, seed)["bits"]
+        share = noisy * (grid or 1.0) / asked.expected + 0.5
         return clip * torch.exp(-self.options.clip_lr * (share.clamp(0, 1) - self.options.quantile))
-
-    def _asked(self, asked: Asked, state: Params) -> Tensor:
-        """How often each client has been asked, with this time. A group's clients need not be the
-        first ones.
-        """
-        known = state.get(ASKED, torch.zeros(asked.population, dtype=torch.int64))
-        counts = torch.zeros(max(len(known), 1 + max(asked.cohort, default=0)), dtype=torch.int64)
-        counts[: len(known)] = known
-        counts[torch.tensor(list(asked.cohort), dtype=torch.int64)] += 1
-        return counts
-
-    def _most(self, asked: Asked, state: Params) -> int:
-        """How often that client of this cohort was asked which was asked most."""
-        counts = self._asked(asked, state)
-        return max((int(counts[client]) for client in asked.cohort), default=0)
 
     def _clip(self, state: Params) -> float:
         return float(state[CLIP]) if CLIP in state else self.options.clip
 
-    def _noise(self, like: Params, deviation: float, seed: Seed) -> Params:
+    def _noise(self, like: Params, deviation: float, grid: float | None, seed: Seed) -> Params:
+        """In steps of the grid, where there is one."""
         if deviation == 0:
             return {name: torch.zeros_like(value) for name, value in like.items()}
-        if self.options.randomness == "system":
-            return noise.fresh_noise(like, deviation, noise.grid_of(self.options.clip))
+        if grid is not None:
+            return noise.fresh_steps(like, deviation, grid)
         return noise.gaussian(like, deviation, seed)
 
 
+def _nothing(like: Tensor, grid: float | None) -> Tensor:
+    return torch.zeros_like(like, dtype=like.dtype if grid is None else torch.int64)
+
+
+def _asked(asked: Asked, known: Tensor | None) -> Tensor:
+    """How often each client has been asked, with this time. A group's clients need not be the first
+    ones.
+    """
+    known = torch.zeros(asked.population, dtype=torch.int64) if known is None else known
+    counts = torch.zeros(max(len(known), 1 + max(asked.cohort, default=0)), dtype=torch.int64)
+    counts[: len(known)] = known
+    counts[torch.tensor(list(asked.cohort), dtype=torch.int64)] += 1
+    return counts
+
+
 def norm(params: Params) -> float:
-    """The length of all parameters as one vector."""
-    return math.sqrt(sum(float(value.double().square().sum()) for value in params.values()))
+    """The length of all parameters as one vector, in whatever order they come."""
+    return math.sqrt(math.fsum(float(value.double().square().sum()) for value in params.values()))
 
 
 def _plus(left: Params, right: Params) -> Params:
@@ -303,18 +338,9 @@ def _sampled(multiplier: float, share: float) -> Event:
     return Gaussian(multiplier) if share >= 1 else SampledGaussian(multiplier, share)
 
 
-def _noisy(release: Release) -> bool:
-    return release.unit == "user" and not isinstance(release.event, Pure)
-
-
 def _same_budget(release: Release, group: str) -> bool:
     """Whether it is paid from the budget of this group's training. What users randomise themselves
     has its own.
     """
-    return _noisy(release) and release.group in ("", group)
-
-
-def _count(ledger: Ledger, group: str) -> int:
-    return sum(
-        release.count for release in ledger if release.unit == "user" and release.group == group
-    )
+    noisy = release.unit == "user" and isinstance(release.event, Gaussian | SampledGaussian)
+    return noisy and release.group in ("", group)

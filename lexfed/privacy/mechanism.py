@@ -11,8 +11,10 @@ from torch import Tensor
 
 from lexfed.core.params import Params, Rows, Update
 from lexfed.core.seeds import Seed
-from lexfed.privacy.accounting import Ledger
+from lexfed.privacy.accounting import Bare, Ledger, Release, Unit, charge
 from lexfed.wire import ClientId, Message, Meta, under
+
+WITHOUT_NOISE = "updates were averaged without noise"
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,10 @@ class Account(Protocol):
     def ahead(self) -> bool:
         """Whether the charged ledger must be kept before anything is released."""
 
-    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
-        """The ledger with this exchange in it; `BudgetSpent` if it can't be paid for."""
+    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> tuple[Ledger, Params]:
+        """The ledger with this exchange in it, and the mechanism's state with whom it asked;
+        `BudgetSpent` if it can't be paid for.
+        """
 
     def of(self, group: str) -> "Account":
         """Of one of several groups of users that have nobody in common: each pays for its own
@@ -65,16 +69,18 @@ class Account(Protocol):
 @dataclass(frozen=True)
 class NoPrivacy:
     """Example weights, p_k = n_k / sum n: clients send n_k * delta_k and n_k, the server divides
-    the sums.
+    the sums. Nobody counts for more than `most` texts: who claims more is not heard.
     """
 
+    most: int = 10_000
+
     def tell(self, state: Params) -> Mapping[str, Meta]:
-        return {}
+        return {"most_texts": self.most}
 
     def bound(
         self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
-        weight = torch.tensor(float(examples))
+        weight = torch.tensor(float(min(examples, self.most)))
         weighted = {name: value * weight for name, value in delta.items()}
         return {**under("delta", weighted), "weight": weight, "loss": torch.tensor(loss) * weight}
 
@@ -90,12 +96,17 @@ class NoPrivacy:
 
 @dataclass(frozen=True)
 class Unpaid:
-    """Nothing is promised, so nothing is charged."""
+    """Nothing is promised. That it was released all the same is written down: a fork of this run
+    that adds noise later can't promise anything about it.
+    """
 
+    unit: Unit = "user"
+    what: str = "a round of training: the mean of updates"
     ahead: bool = False
 
-    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> Ledger:
-        return ledger
+    def charge(self, ledger: Ledger, asked: Asked, state: Params) -> tuple[Ledger, Params]:
+        bare = Release(self.unit, Bare(WITHOUT_NOISE), what=self.what)
+        return charge(ledger, bare), state
 
     def of(self, group: str) -> "Unpaid":
         return self

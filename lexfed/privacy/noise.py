@@ -6,16 +6,17 @@ protect somebody is a discrete Gaussian (Canonne, Kamath, Steinke, NeurIPS 2020)
 a power of two:
 
     client:  clip to norm S;
-             round towards zero to the grid              [the norm never grows: S still bounds it]
-    server:  add up exactly (float64, or integers);
-             add grid * N_Z(0, sigma^2),  sigma = ceil(deviation / grid)
+             round towards zero to whole steps of the grid   [the norm never grows: S bounds it]
+             local: add N_Z(0, sigma^2) steps, sigma = ceil(deviation / grid)
+    server:  add up integers;  central: add N_Z(0, sigma^2) steps;  only then: times the grid
 
-The rounding must come before the sum: rounding the sum would move it by more than S per client.
-Total and noise are then both multiples of the grid, and their floating-point sum is a function of
-the exact one (IEEE rounds correctly), so what it loses is post-processing. The grid leaves 2^19 <=
-sigma <= 2^20: the noise is exact in the 24 bits of float32 up to sixteen deviations. A cost
-computed for the continuous Gaussian holds: integer shifts of the discrete one have no larger Renyi
-divergence, and their privacy loss distribution differs by terms of order 1 / sigma^2, below 1e-11.
+The rounding must come before the noise, whoever adds it. A sum that is rounded after it was made
+would move by more than S per client; and an update that is not on the grid of its noise shows its
+last bits, whatever the noise (of two candidates the right one was told every time). All that is
+released is a function of integers, so what floating point loses of it is post-processing. The grid
+leaves 2^19 <= sigma <= 2^20 where the noise is about as large as the clip. A cost computed for the
+continuous Gaussian holds: integer shifts of the discrete one have no larger Renyi divergence, and
+their privacy loss distribution differs by terms of order 1 / sigma^2, below 1e-11.
 
 Sampling is exact and uses integers only. The split is Karney's (ACM TOMS 2016): |n| = k sigma + j,
 j < sigma, x = j / sigma,
@@ -68,27 +69,25 @@ def grid_of(deviation: float) -> float:
     return 2.0 ** (math.frexp(deviation)[1] - 1 - BITS)
 
 
-def towards_zero(params: Params, grid: float) -> Params:
-    """Every value to the multiple of the grid next to it on the side of zero, exactly."""
+def in_steps(params: Params, grid: float) -> Params:
+    """Every value as a whole number of steps of the grid, rounded towards zero: no length grows."""
     if not (grid > 0 and math.frexp(grid)[0] == 0.5):
         raise PrivacyError(
             f"a grid is a power of two, so that its multiples are exact: not {grid:g}"
         )
-    # -0.0 would still tell a sign
-    return {name: torch.trunc(value / grid) * grid + 0.0 for name, value in params.items()}
+    # in float64 the division is exact, and what is no number must not become one
+    steps = {name: torch.trunc(value.double() / grid) for name, value in params.items()}
+    if not all(bool((value.abs() < 2.0**53).all()) for value in steps.values()):
+        raise PrivacyError("an update that is no number can't be rounded to a grid")
+    return {name: value.long() for name, value in steps.items()}
 
 
-def fresh_noise(like: Params, deviation: float, grid: float = math.inf) -> Params:
-    """Noise that nobody can draw again: multiples of `grid_of(deviation)`, or of the clients' grid
-    where that is finer.
-
-    In float32 exact up to sixteen deviations if the grid is its own; in float64 always.
-    """
-    grid = min(grid, grid_of(deviation))
+def fresh_steps(like: Params, deviation: float, grid: float) -> Params:
+    """Noise that nobody can draw again, in whole steps of the grid."""
     draws = torch.from_numpy(discrete_gaussian(count(like), math.ceil(deviation / grid)))
-    parts = torch.split(draws.double() * grid, [value.numel() for value in like.values()])
+    parts = torch.split(draws, [value.numel() for value in like.values()])
     return {
-        name: part.to(value.dtype).reshape(value.shape)
+        name: part.reshape(value.shape)
         for (name, value), part in zip(like.items(), parts, strict=True)
     }
 

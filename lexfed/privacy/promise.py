@@ -1,39 +1,84 @@
-"""An epsilon in words: whom it holds against, for what unit, between which neighbours, and what it
-counts on.
+"""An epsilon in words: whom it holds against, for what unit, between which neighbours, what it
+counts on, and what takes it away.
+
+A promise knows what taints it. A word list or tokenizer that was made of the users' own texts,
+rounds that were released without noise (before a fork, say), a question to clients that nobody
+pays for: then there is no epsilon to print, and the reasons stand in its place.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from lexfed.core.errors import ConfigError
 from lexfed.privacy import accounting
-from lexfed.privacy.accounting import Ledger
+from lexfed.privacy.accounting import Against, Bare, Ledger, Release
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy
-from lexfed.privacy.mechanism import UNPAID, Account, Mechanism, NoPrivacy
+from lexfed.privacy.mechanism import UNPAID, WITHOUT_NOISE, Account, Mechanism, NoPrivacy
 
 Sampling = Literal["fixed", "poisson", "everyone"]
+Secrets = Literal["seed", "system"]
 
-ADVERSARY = {
-    "central": "who sees the released models; the server is trusted with each clipped update",
-    "local": "everybody, the server included",
+ADVERSARY: dict[Against, str] = {
+    "public": "who sees the released models; the server is trusted with each clipped update",
+    "everybody": "everybody, the server included",
 }
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What is promised after some releases, as summary.json has it."""
+
+    holds: bool
+    against: str | None
+    sentence: str
+    taints: tuple[str, ...]  # why nothing is promised
+    notes: tuple[str, ...]  # what else must be true for it to hold
+    epsilon_this_run: float | None
+    epsilon_deployment: float | None
+    delta: float
+
+    def to_json(self) -> dict[str, Any]:
+        figures = ("epsilon_this_run", "epsilon_deployment", "delta")  # they stand by themselves
+        return {key: value for key, value in asdict(self).items() if key not in figures}
 
 
 @dataclass(frozen=True)
 class Promise:
     mechanism: GaussianMechanism
     sampling: Sampling
+    taints: tuple[str, ...] = ()  # how the configuration shows users' texts without paying
+    notes: tuple[str, ...] = ()  # what lexfed can't know, and must be true
 
     @property
     def delta(self) -> float:
         return self.mechanism.options.delta
 
+    def tainted(self, *reasons: str) -> "Promise":
+        return replace(self, taints=(*self.taints, *reasons))
+
+    def statement(self, ledger: Ledger, forks: Sequence[str] = ()) -> Statement:
+        """What is promised to users after these releases."""
+        taints = (*self.taints, *dict.fromkeys(_bare(ledger)))
+        this_run, deployment = (None, None) if taints else self.epsilons(ledger)
+        against = self._against(ledger)
+        # of a simulation that carries a deployment's noise, the promise is the deployment's
+        holds = deployment is not None and deployment <= accounting.LARGE
+        return Statement(
+            holds=holds,
+            against=ADVERSARY[against] if holds else None,
+            sentence=self._words(this_run, deployment, against, taints),
+            taints=taints,
+            notes=(*self.notes, *([FORKED] if forks else [])) if holds else (),
+            epsilon_this_run=this_run,
+            epsilon_deployment=deployment,
+            delta=self.delta,
+        )
+
     def epsilons(self, ledger: Ledger) -> tuple[float | None, float | None]:
-        """What this run spent, and what its deployment would have; None: no noise was added,
-        nothing is promised.
-        """
-        if not any(release.unit == "user" for release in ledger):
+        """What this run spent, and what its deployment would have; None: nothing is promised."""
+        if self.taints or not any(release.unit == "user" for release in ledger):
             return None, None
         this_run = self._epsilon(ledger)
         deployed = self.mechanism.deployment(ledger)
@@ -44,42 +89,71 @@ class Promise:
         value = accounting.epsilon(ledger, "user", options.delta, options.accountant)
         return value if math.isfinite(value) else None
 
-    def words(self, this_run: float | None, deployment: float | None) -> str:
-        options = self.mechanism.options
+    def _against(self, ledger: Ledger) -> Against:
+        """The weakest of all releases: what the server saw once, it has seen."""
+        users = [release for release in ledger if release.unit == "user"]
+        return "public" if any(r.against == "public" for r in users) else "everybody"
+
+    def _words(
+        self,
+        this_run: float | None,
+        deployment: float | None,
+        against: Against,
+        taints: Sequence[str],
+    ) -> str:
+        options, groups = self.mechanism.options, self.mechanism.groups
+        if taints:
+            return f"No promise: {'; '.join(taints)}."
         if this_run is None and deployment is None:
-            return "Updates were clipped; no finite epsilon is promised."
-        return f"This run: {self._sentence(this_run)}." + (
-            f" A deployment with {options.population:,} users and cohorts of "
+            return "No promise: nothing was released with noise that bounds it."
+        parted = f", in {groups} groups that have nobody in common" if groups > 1 else ""
+        return f"This run: {self._sentence(this_run, against)}." + (
+            f" A deployment with {options.population:,} users{parted} and cohorts of "
             f"{options.noise_cohort:,.0f}: "
-            f"{self._sentence(deployment)}."
+            f"{self._sentence(deployment, against)}."
             if options.noise_cohort is not None
             else ""
         )
 
-    def _sentence(self, epsilon: float | None) -> str:
+    def _sentence(self, epsilon: float | None, against: Against) -> str:
         options = self.mechanism.options
         value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
         if epsilon is None or epsilon > accounting.LARGE:  # whatever else could be said of it
             return f"{value}, which promises nothing"
-        relation = (
-            "one user added or removed"
-            if options.placement == "central"
-            else "any two users' texts"
-        )
+        relation = "one user added or removed" if against == "public" else "any two users' texts"
         secret = {
             "poisson": "counts on the cohort staying secret",
             "everyone": "everyone takes part, no secret cohort is needed",
             "fixed": "counts on no secret cohort",
-        }[self.sampling if options.placement == "central" else "fixed"]
+        }[self.sampling if against == "public" else "fixed"]
         return (
             f"{value} at delta {options.delta:g} ({options.accountant.upper()}), unit: a user; "
             f"neighbours: {relation}; "
-            f"against: {ADVERSARY[options.placement]}; {secret}"
+            f"against: {ADVERSARY[against]}; {secret}"
         )
 
 
+FORKED = (
+    "nothing is counted but this run: what the run that it was forked from, or another fork of it, "
+    "released since is not in this account"
+)
+
+
+def _bare(ledger: Ledger) -> list[str]:
+    users = [release for release in ledger if release.unit == "user"]
+    return [
+        f"{r.event.why} ({r.count} {'round' if r.count == 1 else 'rounds'})"
+        for r in users
+        if isinstance(r.event, Bare)
+    ]
+
+
 def build(
-    options: Privacy, rounds: int, sampling: Sampling
+    options: Privacy,
+    rounds: int,
+    sampling: Sampling,
+    secrets: Secrets = "seed",
+    groups: int = 1,
 ) -> tuple[Mechanism, Account, Promise | None]:
     """The mechanism of a configuration, who pays for it, and what it promises."""
     if options.placement == "none":
@@ -89,5 +163,25 @@ def build(
             "privacy.placement = 'central' is accounted for Poisson cohorts: set cohort.sampling "
             "= 'poisson'"
         )
-    mechanism = GaussianMechanism(options, rounds)
+    if secrets == "system" and options.noise_cohort is not None:
+        raise ConfigError(
+            "privacy.noise_cohort is for a simulation that carries a deployment's noise: with "
+            "secrets = 'system' this run is the deployment, leave it out"
+        )
+    mechanism = GaussianMechanism(options, rounds, secrets == "system", groups)
     return mechanism, mechanism, Promise(mechanism, sampling)
+
+
+def inherited(ledger: Ledger, options: Privacy, rounds: int, done: int) -> Ledger:
+    """A ledger as this lexfed writes it, of a run that an earlier one wrote with these options.
+
+    Then rounds without noise left no entry, and entries did not say what their deployment paid.
+    """
+    if options.placement == "none":
+        written = any(isinstance(release.event, Bare) for release in ledger)
+        bare = Release("user", Bare(WITHOUT_NOISE), done, what=UNPAID.what)
+        return ledger if written or not done else accounting.charge(ledger, bare)
+    if options.noise_cohort is None or options.population is None:
+        return ledger
+    mechanism = GaussianMechanism(options, rounds)
+    return tuple(r if r.deployed else mechanism.with_deployment(r) for r in ledger)

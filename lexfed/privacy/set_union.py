@@ -10,9 +10,9 @@
 Frequent words go first, for little budget, and then leave their weight to the others. A word of one
 document alone is released with probability at most delta_i; all else is a Gaussian mechanism of
 sensitivity 1. So one document costs (epsilon, delta) in all, for anyone who reads the released
-words *and* their noisy weights. The server is trusted with the weights: it adds the noise. In a
-simulation noise is derived from the seed; a deployment must draw it from the operating system, and
-charge a pass before its words leave.
+words *and* their noisy weights. The server is trusted with the weights: it adds the noise, from a
+stream cipher under its secret. The noise is made of floating-point numbers, so its last bits are
+not covered by the proof.
 """
 
 import math
@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from lexfed.core.seeds import Seed, numpy_generator
-from lexfed.privacy.accounting import Gaussian, Ledger, charge, gaussian_noise
+from lexfed.core.seeds import Seed, secret_gaussian
+from lexfed.privacy.accounting import Gaussian, Ledger, Release, charge, gaussian_noise
 
+LIST = "words of the agreed list, with noisy weights"
 # of sum 1 / sigma_i^2; on text8 it released as many words as any other, and 1.5 times those of one
 # pass
 GROWTH = (1, 4, 16)
@@ -67,12 +68,12 @@ def release(weights: Mapping[bytes, float], step: Pass, noise: Seed) -> dict[byt
     word.
     """
     words = sorted(weights)
-    draws = numpy_generator(noise).normal(0.0, step.sigma, len(words)).tolist()
+    draws = (step.sigma * secret_gaussian(noise, len(words))).tolist()
     noisy = ((word, weights[word] + draw) for word, draw in zip(words, draws, strict=True))
     return {word: weight for word, weight in noisy if weight > step.threshold}
 
 
 def charged(ledger: Ledger, steps: tuple[Pass, ...]) -> Ledger:
     for step in steps:
-        ledger = charge(ledger, "document", Gaussian(step.sigma), step.delta)
+        ledger = charge(ledger, Release("document", Gaussian(step.sigma), 1, step.delta, what=LIST))
     return ledger

@@ -46,6 +46,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "round": state.round,
         "step": state.step,
         "done": sorted(state.done),
+        "forks": list(state.forks),
         "ledger": accounting.to_json(state.ledger),
         "closes_round": checkpoint.closes_round,
         "tally": dict(checkpoint.tally),
@@ -83,6 +84,7 @@ def load(folder: Path) -> Checkpoint:
             round=manifest["round"],
             step=manifest["step"],
             done=frozenset(manifest["done"]),
+            forks=tuple(str(fork) for fork in manifest.get("forks", [])),
         )
         return Checkpoint(
             state, manifest["closes_round"], manifest["tally"], manifest["experiment"]

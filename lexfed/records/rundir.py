@@ -4,6 +4,7 @@ config.toml   resolved, re-runnable           checkpoint/  the server's state an
                                                            private ones
 rounds.jsonl  one line per round              artifacts/   the model and its vocabulary
 summary.json  the figures, keys always there  report.html  the same for people
+modules.json  where modules of one's own were found, so that a resumed run finds them again
 """
 
 import fcntl
@@ -18,10 +19,10 @@ from typing import Any
 
 import tomli_w
 
-from lexfed.core import formats
+from lexfed.core import formats, importing
 from lexfed.core.errors import ConfigError
 from lexfed.core.files import write_atomically
-from lexfed.experiment.config import Config, fingerprint, load, to_toml
+from lexfed.experiment.config import Config, fingerprint, load, own_names, to_toml
 from lexfed.runtime.workers import WORKERS_LOCK
 
 Record = dict[str, Any]  # one line of rounds.jsonl
@@ -105,6 +106,7 @@ class RunDir:
         if not path.is_file():
             raise ConfigError(f"{self.path} holds no finished run (no summary.json)")
         summary: dict[str, Any] = json.loads(path.read_text())
+        summary.setdefault("method_name", summary["method"])  # the first ones had no such key
         return summary
 
     @contextmanager
@@ -147,4 +149,5 @@ def create(path: Path, config: Config) -> RunDir:
         raise ConfigError(f"{path} can't be made: {error.strerror}") from error
     formats.mark(path, "run directory", formats.RUN)
     run.write_config(config)
+    importing.remember(path, own_names(config))
     return run

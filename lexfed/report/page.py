@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lexfed.core.figures import LABELS, human, shown
+from lexfed.core.figures import LABELS, curve_of, human, shown
 from lexfed.core.files import write_atomically
 from lexfed.records.rundir import Record, RunDir
 
@@ -73,7 +73,7 @@ def write(run: RunDir, path: Path | None = None) -> Path:
 
 
 def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> str:
-    title = html.escape(f"{summary['name']}: {summary['method']}")
+    title = html.escape(f"{summary['name']}: {summary['method_name']}")
     rows = [
         (LABELS[key], human(key, summary[key])) for key in LABELS if summary.get(key) is not None
     ]
@@ -146,7 +146,8 @@ def _switch(summary: Mapping[str, Any]) -> str:
     return "<h2>The switch of the tokenizer</h2>" + table(heads, rows)
 
 
-def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
+def _organisations(organisations: Sequence[Mapping[str, Any]]) -> str:
+    """Who did not say how it fares is left out."""
     if not organisations or "alone_heldout_loss" not in organisations[0]:
         return ""
     heads = ("organisation", "federated", "alone", "all text in one place", "gain of joining")
@@ -158,6 +159,7 @@ def _organisations(organisations: Sequence[Mapping[str, float]]) -> str:
             f"{o['alone_heldout_loss'] - o['heldout_loss']:+.3f}",
         )
         for number, o in enumerate(organisations)
+        if o["heldout_loss"] is not None
     ]
     return "<h2>Loss on each organisation's own held-out text</h2>" + table(heads, rows)
 
@@ -198,7 +200,7 @@ def _plots(records: Sequence[Record]) -> list[str]:
         def draw(axes: Any) -> None:
             for key, label, colour in lines:
                 points = [
-                    (r["round"], factor * r["metrics"][key])
+                    (r["round"], factor * curve_of(r)[key])
                     for r in scored
                     if r["metrics"].get(key) is not None
                 ]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
 
-from lexfed.agreement.protocol import Agreement
+from lexfed.agreement.preview import Preview, everything_is_told, least, words_of_a_liar
+from lexfed.agreement.protocol import Agreement, Refused
 from lexfed.privacy.accounting import Ledger, epsilon
 from lexfed.vocabulary.scan import Counts
 from lexfed.vocabulary.word import Vocabulary
@@ -151,9 +152,9 @@ def table(revealed: Revealed, rule: str) -> list[list[str]]:
     ]
 
 
-def remarks(revealed: Revealed, options: Agreement, ledger: Ledger) -> list[str]:
+def remarks(revealed: Revealed, options: Agreement, ledger: Ledger, refused: Refused) -> list[str]:
     """What a reader should not overlook."""
-    lines = []
+    lines = _refusals(refused, options)
     for number, organisation in enumerate(revealed.organisations):
         if organisation.left_out:
             lines.append(
@@ -168,6 +169,19 @@ def remarks(revealed: Revealed, options: Agreement, ledger: Ledger) -> list[str]
     return lines + ([price(ledger, options)] if ledger else [])
 
 
+def _refusals(refused: Refused, options: Agreement) -> list[str]:
+    lines = {
+        f"malformed replies that were not heard: {refused.replies:,}": refused.replies,
+        f"organisations that proposed over {options.stuffing:g} times as many words as the others: "
+        f"{refused.organisations:,}; their {refused.words:,} rarest words were left out": (
+            refused.organisations
+        ),
+        "words left out because too few of their holders spelt them alike: "
+        f"{refused.spellings:,}": refused.spellings,
+    }
+    return [line for line, number in lines.items() if number]
+
+
 def price(ledger: Ledger, options: Agreement) -> str:
     """An epsilon never stands alone: whose, against whom, of what."""
     spent = epsilon(ledger, "document", options.delta)
@@ -178,6 +192,59 @@ def price(ledger: Ledger, options: Agreement) -> str:
         "organisations send; "
         "covers the vocabulary only"
     )
+
+
+# --- before anything is sent ----------------------------------------------------------------------
+
+FORESEEN = (
+    "organisation",
+    "texts",
+    "proposes",
+    "in one text only",
+    "with digits",
+    "not public",
+    "any of these",
+    "liars could read",
+    "of these",
+)
+
+
+def foreseen(previews: Sequence[Preview]) -> list[list[str]]:
+    return [
+        [str(number), *(f"{figure:,}" for figure in vars(one).values())]
+        for number, one in enumerate(previews)
+    ]
+
+
+def outlook(previews: Sequence[Preview], options: Agreement, public: int) -> list[str]:
+    """Who would learn what, in words; of organisations as large as these."""
+    if not options.veiled:
+        server = "the server would read every word that is proposed"
+    elif options.rule == "dp":
+        server = "the server would see a hash and a weight of every word, and read what it releases"
+    else:
+        how = {"coarse": "a coarse count", "exact": "its exact count", "none": "no count"}
+        number = how[options.counts] if options.rule == "summed" else how["none"]
+        server = (
+            f"the server would see a hash of every word with {number}, and could read those that "
+            f"{options.holders} organisations hold"
+        )
+    if everything_is_told(options):
+        return [server, "the others would read every word that the list takes, whoever holds it"]
+    if options.rule == "dp":
+        return [
+            server,
+            f"the others would read words that many texts hold; one text more or less is hidden "
+            f"at epsilon {options.epsilon:g}, from liars too",
+        ]
+    most = min(words_of_a_liar(options, max((p.proposes for p in previews), default=0)), public)
+    return [
+        server,
+        f"liars: {options.holders - 1}, who try out the {most:,} most frequent of {public:,} "
+        "public words (that the organisation alone holds them is the worst case)",
+        f"a word that they name, public or not, is told if it occurs {least(options)} times or "
+        "more at the organisation; to propose fewer words, lower agreement.top",
+    ]
 
 
 def inspect(vocabulary: Vocabulary, most: int = 10) -> dict[str, str]:

@@ -7,23 +7,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lexfed.agreement import word_list
+from lexfed.agreement.organisation import handlers
+from lexfed.agreement.preview import Preview, preview
 from lexfed.agreement.proposals import SPELL, listed
-from lexfed.agreement.protocol import VOCABULARY, agree, handlers
+from lexfed.agreement.protocol import VOCABULARY, agreed
 from lexfed.core.errors import CheckpointError, ConfigError, DataError
 from lexfed.core.files import write_atomically
+from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.corpus import population
 from lexfed.experiment.assembly import simulated
 from lexfed.experiment.config import Config
-from lexfed.federation import Federation, Method, ServerState, Steps, once, tapped
+from lexfed.federation import Federation, Method, ServerState, Steps, tapped
 from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
 from lexfed.report.revealed import Revealed, reveal
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.vocabulary import scan
+from lexfed.vocabulary import scan, vectors
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb
+
+PUBLIC = "hashed:1"  # the words of the embedded film reviews
 
 
 @dataclass(frozen=True)
@@ -39,23 +44,33 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
     people = population.build(config.data, derive(root(config.seed), "data"))
 
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
-        return (yield from once(state, "agree", lambda s: agree(federation, s, options, seed, old)))
+        return (yield from agreed(federation, state, options, seed, old))
 
     said = Said()
     with tempfile.TemporaryDirectory(prefix="lexfed-") as folder:
         site = Site(
-            Method(handlers(options), server),
+            Method(handlers(options), server, ALL_SHARED, rounds=0),
             people,
             Store(Path(folder)),
             simulated(config, people),
         )
         federation = tapped(simulate(site), up=said.note)
-        (state,) = server(federation, derive(root(config.seed), "server"), ServerState())
+        *_, state = server(federation, derive(root(config.seed), "server"), ServerState())
     vocabulary = word_list.from_bytes(state.blobs[VOCABULARY])
     counts = [
         scan.count(people.client(k).train, longest=options.longest) for k in range(len(people))
     ]
     return Outcome(vocabulary, state, reveal(vocabulary, counts, options, said.proposed, said.told))
+
+
+def foresee(config: Config) -> tuple[list[Preview], int]:
+    """What each organisation would reveal, from its own text alone; and how many words the public
+    list has that they are held against.
+    """
+    people = population.build(config.data, derive(root(config.seed), "data"))
+    public = vectors.load(config.vocabulary.vectors or PUBLIC).words
+    clients = map(people.client, range(len(people)))
+    return [preview(client, config.agreement, public) for client in clients], len(public)
 
 
 @dataclass

@@ -3,21 +3,27 @@ written.
 """
 
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.core.errors import CheckpointError, ConfigError, WorkerDied
+from lexfed.core.figures import human
+from lexfed.core.importing import SCRIPT
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
+from lexfed.federation import ServerState
+from lexfed.privacy.promise import inherited
 from lexfed.records import checkpoint, rundir
 from lexfed.records.checkpoint import Checkpoint
 from lexfed.records.rundir import Record, RunDir
 from lexfed.report import page, progress
 from lexfed.report import tensorboard as events
+from lexfed.runs import hints
 from lexfed.runs.session import Run, execute
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
@@ -50,14 +56,48 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     _refuse_existing(out, manner)
     if manner.tensorboard:
         events.require()
+    _refuse_script(parsed, manner)
     assembly = assemble(parsed)  # everything that can be wrong with the input shows here
     if manner.record_wire is not None:
-        Recorder(manner.record_wire).begin()
+        _begin_wire(manner.record_wire, parsed)
     kept = _fork(source, assembly, out) if source is not None else None
     if kept is None:
         rundir.create(out, parsed)
-    with RunDir(out).lock():
-        return _run(Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire), manner)
+    run = Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire)
+    with run.directory.lock():
+        try:
+            return _run(run, manner)
+        except (WorkerDied, OSError, MemoryError):  # the machine's fault: it can go on from here
+            raise
+        except Exception:  # the method's: who mends it starts again, with the same --out
+            if _is_empty_handed(run):
+                for folder in filter(None, (out, manner.record_wire)):
+                    shutil.rmtree(folder)
+            raise
+
+
+def _is_empty_handed(run: Run) -> bool:
+    """Whether no round was finished, and nothing was released that a ledger must remember."""
+    if not (run.directory.checkpoint / checkpoint.MANIFEST).exists():
+        return True
+    before = run.start.state if run.start is not None else ServerState()
+    now = checkpoint.load(run.directory.checkpoint).state
+    return now.round == before.round and now.ledger == before.ledger
+
+
+def _refuse_script(parsed: Config, manner: Manner) -> None:
+    """What is defined in the script that runs, no worker process can import."""
+    mine = [name for name in config.own_names(parsed) if name.startswith(f"{SCRIPT}:")]
+    if manner.workers and mine and not parsed.entry.has("threads"):
+        raise ConfigError(
+            f"workers can't import '{mine[0]}' from the script; put it into a file of its own and "
+            "import it, or leave out the workers"
+        )
+
+
+def _begin_wire(folder: Path, parsed: Config) -> None:
+    about = {"method": parsed.method, "data": parsed.data.name}
+    Recorder(folder).begin({**about, "configuration": config.same_messages(parsed)})
 
 
 def _refuse_existing(out: Path, manner: Manner) -> None:
@@ -79,6 +119,7 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         before = directory.config()
         parsed = config.load(path / "config.toml", settings)
         _check_growth(before, parsed)
+        _refuse_script(parsed, manner)
         kept = (
             checkpoint.load(directory.checkpoint)
             if (directory.checkpoint / checkpoint.MANIFEST).exists()
@@ -86,8 +127,11 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         )
         if kept is not None and kept.experiment != directory.fingerprint():
             raise CheckpointError(f"the checkpoint in {directory.checkpoint} is of another run")
+        kept = None if kept is None else _with_whole_ledger(kept, before)
         assembly = assemble(parsed)
         directory.write_rounds(parsed.rounds)
+        if manner.record_wire is not None:
+            _begin_wire(manner.record_wire, parsed)
         return _run(Run(assembly, directory, kept, manner.workers, manner.record_wire), manner)
 
 
@@ -102,8 +146,8 @@ def _check_growth(before: Config, after: Config) -> None:
         raise ConfigError(f"rounds can only grow on resume: {before.rounds} -> {after.rounds}")
     if after.rounds > before.rounds and after.entry.has("counts epochs"):
         raise ConfigError(
-            f"{after.method} counts epochs, not rounds: fork it with --from and "
-            f"{after.method}.epochs"
+            f"{after.entry.name} counts epochs, not rounds: fork it with --from and "
+            f"{after.entry.name}.epochs"
         )
 
 
@@ -111,25 +155,12 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
     """Copy records and client states up to another run's checkpoint; what a killed round left
     behind it is not copied.
     """
-    kept_round = source.parent.name == "kept"
-    origin = RunDir(
-        source.parents[1]
-        if kept_round
-        else source.parent
-        if source.name == "checkpoint"
-        else source
-    )
-    if not (origin.path / "config.toml").is_file():
-        raise CheckpointError(
-            f"{source} is not a run: --from wants a run directory, its checkpoint/ or its "
-            "kept/ROUND"
-        )
-    folder = source if kept_round else origin.checkpoint
+    origin, folder = _origin(source)
     with origin.lock():
         kept = checkpoint.load(folder)
         for key in config.differences(origin.config(), assembly.config):
             # what gives the state its meaning must be the same in both
-            if key in ("method", "seed") or key.split(".")[0] in STATE_TABLES:
+            if key in ("method", "seed", "secrets") or key.split(".")[0] in STATE_TABLES:
                 raise CheckpointError(f"{source} is of another experiment: its {key} differs")
         if kept.state.round >= assembly.method.rounds:
             raise CheckpointError(
@@ -140,10 +171,35 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
             if record["step"] <= kept.state.step:
                 unfinished.append(record)
         Store(folder / "clients").copy_before(kept.state.step, Store(unfinished.clients))
-        ours = Checkpoint(kept.state, kept.closes_round, kept.tally, unfinished.fingerprint())
+        fingerprint = unfinished.fingerprint()
+        state = replace(
+            _with_whole_ledger(kept, origin.config()).state,
+            forks=(*kept.state.forks, fingerprint),  # its noise is its own
+        )
+        ours = Checkpoint(state, kept.closes_round, kept.tally, fingerprint)
         checkpoint.save(unfinished.checkpoint, ours)
         unfinished.path.rename(out)  # a fork is there as a whole, or not at all
     return ours
+
+
+def _origin(source: Path) -> tuple[RunDir, Path]:
+    """The run that is forked, and the folder of the checkpoint that is meant."""
+    kept_round = source.parent.name == "kept"
+    inner = source.name == "checkpoint"
+    origin = RunDir(source.parents[1] if kept_round else source.parent if inner else source)
+    if not (origin.path / "config.toml").is_file():
+        raise CheckpointError(
+            f"{source} is not a run: --from wants a run directory, its checkpoint/ or its "
+            "kept/ROUND"
+        )
+    return origin, source if kept_round else origin.checkpoint
+
+
+def _with_whole_ledger(kept: Checkpoint, settings: Config) -> Checkpoint:
+    """What an earlier lexfed did not write into the ledger of a run with these settings."""
+    state = kept.state
+    ledger = inherited(state.ledger, settings.privacy, settings.rounds, state.round)
+    return replace(kept, state=replace(state, ledger=ledger))
 
 
 def _run(run: Run, manner: Manner) -> RunDir:
@@ -151,14 +207,18 @@ def _run(run: Run, manner: Manner) -> RunDir:
     settings, people, method = run.assembly.config, run.assembly.population, run.assembly.method
     done = run.start.state.round if run.start else 0
     console.print(
-        f"{settings.method} on {settings.data.name}: {len(people)} clients, "
+        f"{run.assembly.entry.name} on {settings.data.name}: {len(people)} clients, "
         f"{len(people.seen_text):,} texts, "
         f"{method.rounds} rounds" + (f", {done} done" if done else ""),
         highlight=False,
         soft_wrap=True,
     )
+    for hint in hints.before(run.assembly) if not manner.quiet and not done else ():
+        console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
-        progress.show(_records(run, manner), method.rounds, done, console)
+        labelled = settings.entry.kind.labels  # others are not scored client by client
+        scored = min(len(people), settings.evaluation.last or len(people)) if labelled else 0
+        progress.show(_records(run, manner), method.rounds, done, console, scored)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
@@ -174,8 +234,13 @@ def _run(run: Run, manner: Manner) -> RunDir:
         console.print(
             f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False
         )
+    if summary["refused"]:
+        told = f"replies that were refused: {human('refused', summary['refused'])}"
+        console.print(told, soft_wrap=True, highlight=False)
     if summary["privacy"]:
         console.print(summary["privacy"], soft_wrap=True, highlight=False)
+    for hint in hints.after(summary, run.directory.records()):
+        console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     page.write(run.directory)
     return run.directory
 

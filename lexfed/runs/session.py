@@ -6,7 +6,7 @@ generator; progress and reports belong to whoever consumes the records this modu
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from lexfed.core.errors import BudgetSpent, DivergedError
+from lexfed.core.errors import BudgetSpent, ConfigError, DivergedError
 from lexfed.core.memory import give_back, return_large_blocks
-from lexfed.core.seeds import derive, root
+from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
-from lexfed.federation import Federation, ServerState, Study, robust
+from lexfed.federation import Federation, ServerState, Steps, Study, ruled
 from lexfed.federation.robust import rule_of
 from lexfed.federation.server_optimizer import released
 from lexfed.privacy.accounting import to_json
@@ -28,12 +28,15 @@ from lexfed.records.rundir import Record, RunDir
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded
-from lexfed.runtime.simulation import simulate, site_of
+from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
+from lexfed.wire import left_the_numbers
 
 Figures = dict[str, Any]
+# rounds in a row in which most updates are no numbers: one such round may be that of a few liars
+PATIENCE = 3
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ def execute(run: Run) -> Iterator[Record]:
     with ExitStack() as stack:
         recorder = Recorder(run.record_wire) if run.record_wire else None
         tally = Tally(**(run.start.tally if run.start else {}))
-        federation = metered(_federation(run, stack, recorder), tally)
+        clients = metered(_federation(run, stack, recorder), tally)
+        federation = checked(clients, run.assembly.method)
         server = Server(run, federation, tally, run.directory.fingerprint())
         yield from server.rounds()
         server.finish()
@@ -83,7 +87,7 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
         federation = stack.enter_context(workers(site, config, run.workers))
     rule = rule_of(config.aggregation)
     if rule is not None:
-        federation = replace(federation, total=robust(federation.ask, rule))
+        federation = ruled(federation, rule)
     return recorded(federation, recorder) if recorder else federation
 
 
@@ -97,6 +101,7 @@ class Server:
     fingerprint: str
     state: ServerState = field(default_factory=ServerState)
     stopped: str = "finished"
+    exploded: int = 0  # rounds in a row
 
     def rounds(self) -> Iterator[Record]:
         start = self.run.start or Checkpoint(ServerState())
@@ -107,10 +112,12 @@ class Server:
             if not records or records[-1]["step"] < self.state.step:
                 yield self._record()
             self.tally.reset()
-        secret = derive(root(self.run.assembly.config.seed), "server")
+        config = self.run.assembly.config
+        # from the operating system it is another each time: a repeated round has another cohort
+        secret = fresh() if config.secrets == "system" else derive(root(config.seed), "server")
         server = self.run.assembly.method.server(self.federation, secret, self.state)
         started = time.perf_counter()
-        for after in _until_it_ends(server):
+        for after in _until_it_ends(server, self.state):
             self.tally.seconds += time.perf_counter() - started
             good = self._good(after)
             if good is None:
@@ -124,13 +131,32 @@ class Server:
         """The state, if training goes on from it; None: it ends here."""
         if isinstance(after, BudgetSpent):
             self.stopped = f"budget: {after}"
-        elif isinstance(after, DivergedError) or _diverged(after, self.tally):
-            self.stopped = f"diverged: {after}" if isinstance(after, DivergedError) else "diverged"
+        elif isinstance(after, DivergedError) or self._diverged(after):
+            why = str(after) if isinstance(after, DivergedError) else self._why()
+            self.stopped = f"diverged: {why}" if why else "diverged"
             # the last good state stays, whatever was done in place
             self.state = checkpoint.load(self.run.directory.checkpoint).state
         else:
             return after
         return None
+
+    def _diverged(self, after: ServerState) -> bool:
+        """Whether training has left the numbers: the server's own, or for too long those of most
+        clients.
+        """
+        if after.round > self.state.round:
+            self.exploded = self.exploded + 1 if _exploded(self.tally) else 0
+        patience = min(PATIENCE, self.run.assembly.method.rounds)
+        return _no_numbers(after, self.tally) or self.exploded >= patience
+
+    def _why(self) -> str:
+        return (
+            f"most updates were no numbers of an ordinary size ({self.exploded} rounds in a row): "
+            "lower the learning rate (train.lr, word2vec.lr), or what a sum counts for "
+            "(server.lr, word2vec.cap)"
+            if self.exploded
+            else ""
+        )
 
     def _keep(self, after: ServerState) -> bool:
         """Write the state down, before anything derived from it leaves this process; whether a
@@ -156,12 +182,14 @@ class Server:
         last = state.round == method.rounds or state.round in kept or self.run.study.due(state)
         scores = self._scores(last)
         self.tally.evaluation_seconds = time.perf_counter() - started
-        counted = {"round": state.round, "step": state.step, **asdict(self.tally)}
+        counted = {"round": state.round, "step": state.step, **self.tally.record()}
         record = {**counted, "ledger": to_json(state.ledger), "metrics": scores}
         self.run.directory.append(record)
         return record
 
     def _scores(self, last: bool) -> Figures:
+        if not self.run.assembly.scored:
+            return {}
         every = self.run.assembly.config.evaluation.every
         if last or (every and self.state.round % every == 0):
             return dict(self.run.study.score(self.federation, self._released(), last))
@@ -175,7 +203,8 @@ class Server:
         directory.artifacts.mkdir(exist_ok=True)
         self.run.study.artifacts(self._released(), directory.artifacts)
         # who stops early has not been scored as at the end
-        early = self.stopped.startswith("budget") and self.state.params
+        ended = self.state.round < self.run.assembly.method.rounds and self.stopped == "finished"
+        early = (ended or self.stopped.startswith("budget")) and self.state.params
         last = self._scores(last=True) if early else None
         directory.write_summary(
             summary.of(self.run.assembly, directory, self.state, self.stopped, last)
@@ -183,15 +212,40 @@ class Server:
 
 
 def _until_it_ends(
-    server: Iterator[ServerState],
+    server: Steps, start: ServerState
 ) -> Iterator[ServerState | DivergedError | BudgetSpent]:
+    """The states of a server program; what it returns is one too, if it was not yielded."""
+    if not isinstance(server, Generator):
+        raise ConfigError(
+            f"Method.server is no generator (it returned {type(server).__name__}): it must yield "
+            "its states"
+        )
+    last: ServerState | None = start
     try:
-        yield from server
+        while True:
+            last = _state(next(server))
+            yield last
+    except StopIteration as end:
+        if end.value is not None and end.value is not last:
+            yield _state(end.value)
     except (DivergedError, BudgetSpent) as error:
         yield error
 
 
-def _diverged(state: ServerState, tally: Tally) -> bool:
+def _state(found: object) -> ServerState:
+    if not isinstance(found, ServerState):
+        raise ConfigError(
+            f"Method.server yields and returns ServerStates, not {type(found).__name__}"
+        )
+    return found
+
+
+def _exploded(tally: Tally) -> bool:
+    """Most of those who answered sent what is no number, or far from any that training makes."""
+    return sum(n for why, n in tally.refused.items() if left_the_numbers(why)) > tally.heard
+
+
+def _no_numbers(state: ServerState, tally: Tally) -> bool:
     if tally.loss is not None and not math.isfinite(tally.loss):
         return True
     return not all(bool(torch.isfinite(value).all()) for value in state.params.values())

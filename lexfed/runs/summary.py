@@ -2,10 +2,11 @@
 meaning.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lexfed.core.figures import SUMMARY
+from lexfed.core.figures import ON_THE_WAY, SUMMARY
 from lexfed.core.params import count
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import ServerState
@@ -29,11 +30,12 @@ def of(
     scores = last if last is not None else records[-1]["metrics"] if records else {}
     figures = {
         **(study.summary(records) if study is not None else {}),
-        **{key: value for key, value in scores.items() if key != "scored_clients"},
+        **{k: value for k, value in scores.items() if k not in ("scored_clients", ON_THE_WAY)},
         **_counted(assembly, state, records),
         "stopped": stopped.partition(":")[0],
         "reason": stopped.partition(": ")[2] or None,
         **_privacy(assembly, state),
+        **_experimenter(assembly, scores),
         **_held_back(assembly, directory, state),
     }
     return {key: figures.get(key) for key in dict.fromkeys([*SUMMARY, *figures])}
@@ -44,13 +46,15 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
     return {
         "name": assembly.config.name,
         "method": assembly.config.method,
-        "seed": assembly.config.seed,
+        "method_name": assembly.entry.name,
+        "seed": assembly.config.seed if assembly.config.secrets == "seed" else None,
         "rounds": state.round,
         "clients": len(assembly.population),
         "seconds": sum(record["seconds"] + record["evaluation_seconds"] for record in records),
         "bytes_up": up,
         "bytes_down": sum(record["bytes_down"] for record in records),
         "bytes_up_per_client_round": up / clients if clients else None,
+        "refused": dict(sum((Counter(r.get("refused", {})) for r in records), Counter())),
         "parameters_shared": count(state.params),
     }
 
@@ -67,16 +71,26 @@ def _held_back(assembly: Assembly, directory: RunDir, state: ServerState) -> Fig
     return {"held_back": held_back(store.load(client, (state.step, 0)) for client in clients)}
 
 
+def _experimenter(assembly: Assembly, scores: Mapping[str, Any]) -> Figures:
+    """Under a promise: the figures that were made of users' texts without noise. They are for who
+    runs the simulation, not to be published with the model.
+    """
+    if assembly.promise is None or not scores:
+        return {}
+    return {"experimenter": sorted({*scores, "held_back", "before_switch", "after_switch"})}
+
+
 def _privacy(assembly: Assembly, state: ServerState) -> Figures:
     """What was spent, against whom it holds, and where that ends."""
     promise = assembly.promise
     if promise is None:
         return {}
-    this_run, deployment = promise.epsilons(state.ledger)
+    said = promise.statement(state.ledger, state.forks)
     return {
-        "epsilon_this_run": this_run,
-        "epsilon_deployment": deployment,
-        "delta": promise.delta,
-        "privacy": promise.words(this_run, deployment),
+        "epsilon_this_run": said.epsilon_this_run,
+        "epsilon_deployment": said.epsilon_deployment,
+        "delta": said.delta,
+        "privacy": said.sentence,
+        "promise": said.to_json(),
         "ledger": to_json(state.ledger),
     }

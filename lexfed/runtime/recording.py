@@ -4,30 +4,37 @@
     meta.json            round, step, ask, client, direction, verb, meta, blobs (their names), bytes
     arrays.safetensors   a broadcast's is one file, linked from every folder
     blobs/NAME
+
+It holds what nobody else should read (words, updates), so its owner alone may.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lexfed.core import formats
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
 from lexfed.federation import Federation, Requests, tapped
 from lexfed.wire import ClientId, Direction, Message, Verb, encode, size
 
 ARRAYS = "arrays.safetensors"
+ABOUT = "about.json"  # method, data, and the fingerprint of the configuration
 
 
 @dataclass(frozen=True)
 class Recorder:
     folder: Path
 
-    def begin(self) -> None:
-        """Make the folder, and say of which format it is."""
+    def begin(self, about: Mapping[str, str]) -> None:
+        """Make the folder, and say of which format it is, and what it was recorded with."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        formats.mark(self.folder, "recorded wire", formats.WIRE)
+        self.folder.chmod(OWNERS_FOLDER)
+        formats.mark(self.folder, "recorded wire", formats.WIRE, OWNER_ONLY)
+        text = json.dumps(dict(about), indent=2) + "\n"
+        write_atomically(self.folder / ABOUT, text.encode(), OWNER_ONLY)
 
     def up(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
         self._write(verb, client, "up", request, reply, None)
@@ -53,19 +60,20 @@ class Recorder:
         target = self.folder / f"{step:06d}-{ask:02d}-{verb.name}-{client:08d}-{direction}"
         folder = self.folder / f".{target.name}.{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
-        (folder / "blobs").mkdir(parents=True)
+        for part in (folder, folder / "blobs"):
+            part.mkdir(OWNERS_FOLDER)
         if arrays is None:
-            write_atomically(folder / ARRAYS, encode(Message(message.arrays)))
+            write_atomically(folder / ARRAYS, encode(Message(message.arrays)), OWNER_ONLY)
         else:
             os.link(arrays, folder / ARRAYS)
         for name, blob in message.blobs.items():
-            write_atomically(folder / "blobs" / name.replace("/", "_"), blob)
+            write_atomically(folder / "blobs" / name.replace("/", "_"), blob, OWNER_ONLY)
         about = {
             **{key: clock[key] for key in ("round", "step", "ask")},
             **{"client": client, "direction": direction, "verb": verb.name},
             **{"meta": dict(message.meta), "blobs": sorted(message.blobs), "bytes": size(message)},
         }
-        write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode())
+        write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode(), OWNER_ONLY)
         # a resumed round sends again what its first attempt sent
         shutil.rmtree(target, ignore_errors=True)
         folder.rename(target)

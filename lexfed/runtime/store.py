@@ -15,10 +15,12 @@ from lexfed.core import formats
 from lexfed.core.errors import CheckpointError, WireError
 from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.core.params import Params
+from lexfed.core.seeds import Seed, fresh
 from lexfed.federation import ClientState
 from lexfed.wire import ClientId, Message, chunks, decode, encode, read
 
 HELD = "held"  # in a client's file: there is another one, with what it holds
+SECRET = "secret"  # of all clients, where it is not derived from a seed
 KNOWN = 3  # files of which the content is remembered
 
 Clock = tuple[int, int]  # the server's step, and the number of the ask within it
@@ -71,8 +73,24 @@ class Store:
                 self._path(client, version).unlink()
                 _held(self._path(client, version)).unlink(missing_ok=True)
 
+    def secret(self) -> Seed:
+        """From which the secrets of all clients of this machine hang: drawn once, kept as long as
+        what they keep.
+        """
+        path = self.root / SECRET
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            write_atomically(path, fresh(), OWNER_ONLY)
+        secret = path.read_bytes()
+        if len(secret) != len(fresh()):
+            raise CheckpointError(f"{path} is damaged: restore it from a copy")
+        return secret
+
     def copy_before(self, step: int, target: "Store") -> None:
-        """Give another store what every client had before this step."""
+        """Give another store what every client had before this step, and their secret."""
+        if (self.root / SECRET).exists():
+            target.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(target.root / SECRET, self.secret(), OWNER_ONLY)
         for folder in self.root.glob("[0-9]*"):
             client = int(folder.name)
             versions = [version for version in self._versions(client) if version[0] < step]

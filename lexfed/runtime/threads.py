@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks
+from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks, gated
 from lexfed.runtime.simulation import Site, sequential
 from lexfed.wire import ClientId, Message, Verb
 
@@ -39,4 +39,4 @@ def threads(site: Site, count: int) -> Iterator[Federation]:
                 over_blocks(requests, lambda asked: add_replies(verb, asked, one(verb, asked)))
             )
 
-        yield Federation(range(len(site.population)), ask, total)
+        yield gated(Federation(range(len(site.population)), ask, total))

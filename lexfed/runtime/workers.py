@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,20 +24,29 @@ from pathlib import Path
 
 import torch
 
-from lexfed.core.errors import LexfedError
+from lexfed.core.errors import LexfedError, WorkerDied
 from lexfed.core.files import write_atomically
+from lexfed.core.importing import place_of
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
-from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks
+from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks, gated
 from lexfed.runtime.forking import warm_up, without_main
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.simulation import Site, sequential, site_of
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Verb, decode, encode, pack, read, unpack
+from lexfed.wire import ClientId, Message, Meta, Verb, decode, encode, pack, read, unpack
 
 WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
 CLIENT = "#client"  # between a worker and us: whose reply this is
+
+
+class WorkerError(RuntimeError):
+    """A fault in a worker process, as it was seen there; and in one line."""
+
+    def __init__(self, trace: str, line: str) -> None:
+        super().__init__(f"in a worker process:\n{trace}")
+        self.line = line
 
 
 @dataclass(frozen=True)
@@ -105,16 +115,16 @@ def _federation(site: Site, team: list[Worker]) -> Federation:
                 yield int(reply.meta[CLIENT]), Message(reply.arrays, meta, reply.blobs)
 
     def total(verb: Verb, requests: Requests) -> Sum:
-        return add_up(
-            Sum(
-                unpack(block_sum.arrays),
-                int(block_sum.meta["clients"]),
-                int(block_sum.meta["bytes_up"]),
-            )
-            for (block_sum,) in results("total", verb, requests)
-        )
+        return add_up(_sum(message) for (message,) in results("total", verb, requests))
 
-    return Federation(range(len(population)), ask, total)
+    return gated(Federation(range(len(population)), ask, total))
+
+
+def _sum(message: Message) -> Sum:
+    """What a worker added up."""
+    refused = Counter(json.loads(str(message.meta["refused"])))
+    clients, bytes_up = (int(message.meta[name]) for name in ("clients", "bytes_up"))
+    return Sum(unpack(message.arrays), clients, bytes_up, refused)
 
 
 @contextmanager
@@ -171,14 +181,14 @@ def _receive(team: list[Worker], pipe: Connection) -> list[Message]:
         if "error" in reply.meta:
             raise LexfedError(str(reply.meta["error"]))
         if "traceback" in reply.meta:
-            raise RuntimeError(f"in a worker process:\n{reply.meta['traceback']}")
+            raise WorkerError(str(reply.meta["traceback"]), str(reply.meta["line"]))
     return replies
 
 
-def _died(team: list[Worker], pipe: Connection) -> LexfedError:
+def _died(team: list[Worker], pipe: Connection) -> WorkerDied:
     process = next(worker.process for worker in team if worker.pipe is pipe)
     process.join(timeout=5)
-    return LexfedError(
+    return WorkerDied(
         f"a worker process died (exit code {process.exitcode}); memory? try fewer --workers, then "
         "--resume"
     )
@@ -205,8 +215,9 @@ def _work(pipe: Connection, orders: Orders) -> None:
             replies = _answer(site, job)
         except LexfedError as error:
             replies = [Message(meta={"error": str(error)})]
-        except Exception:
-            replies = [Message(meta={"traceback": traceback.format_exc()})]
+        except Exception as error:
+            line = f"{type(error).__name__}{place_of(error)}: {error}"
+            replies = [Message(meta={"traceback": traceback.format_exc(), "line": line})]
         try:
             pipe.send_bytes(str(len(replies)).encode())
             for reply in replies:
@@ -228,7 +239,11 @@ def _answer(site: Site, job: dict[str, object]) -> list[Message]:
     replies = sequential(site)(verb, requests)
     if job["job"] == "total":
         block_sum = add_replies(verb, requests, replies)
-        meta = {"clients": block_sum.clients, "bytes_up": block_sum.bytes_up}
+        meta: dict[str, Meta] = {
+            "clients": block_sum.clients,
+            "bytes_up": block_sum.bytes_up,
+            "refused": json.dumps(block_sum.refused),
+        }
         return [Message(pack(block_sum.update), meta)]
     return [
         Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lexfed.core.seeds import Seed, numpy_generator
+from lexfed.core.seeds import Seed, secret_normal
 from lexfed.vocabulary.vectors import PublicTable
 
 TYPICAL = 1000  # the length of a row is that of the first so many, in the mean
@@ -40,10 +40,7 @@ def rotation(secret: Seed, dimension: int) -> Tensor:  # (d, d)
     """The Q of a QR decomposition, its signs fixed by R's diagonal: without that it would not be
     uniform.
     """
-    # numpy's generator takes the whole secret; torch's starts from 32 bits, which a server could
-    # try out one by one
-    normal = torch.from_numpy(numpy_generator(secret).standard_normal((dimension, dimension)))
-    q, r = torch.linalg.qr(normal)
+    q, r = torch.linalg.qr(secret_normal(secret, dimension, dimension).double())
     turned: Tensor = (q * r.diagonal().sign()).float()
     return turned
 

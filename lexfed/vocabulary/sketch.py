@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lexfed.core.errors import ConfigError, DataError, WireError
-from lexfed.core.seeds import Seed, numpy_generator
+from lexfed.core.seeds import Seed, derive, numpy_generator, secret_uniform
 
 NO_WORD = ""
 _PUBLIC = b"lexfed sketch"  # the same for everyone and for ever
@@ -120,13 +120,15 @@ def encode(sketch: Sketch, words: Sequence[str], seed: Seed) -> Reports:
     """One client's reports. The seed is its own secret and serves once: two reports with the same
     flips undo them.
     """
-    rng, every = numpy_generator(seed), np.arange(len(words))
-    rows = rng.integers(sketch.hashes, size=len(words))  # (W,)
-    anew = rng.integers(sketch.width, size=len(words))
+    every = np.arange(len(words))
+    rows, anew = (
+        (secret_uniform(derive(seed, what), len(words)) * below).astype(np.int64)  # (W,)
+        for what, below in (("rows", sketch.hashes), ("anew", sketch.width))
+    )
     columns = np.where(
         [word == NO_WORD for word in words], anew, places(sketch, words)[rows, every]
     )  # (W,)
-    plus = rng.random((len(words), sketch.width)) < sketch.flip  # (W, m)
+    plus = secret_uniform(derive(seed, "flips"), len(words), sketch.width) < sketch.flip  # (W, m)
     plus[every, columns] ^= True
     return Reports(rows, np.packbits(plus, axis=1))
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 from lexfed.core.errors import ConfigError, DataError
@@ -82,8 +82,9 @@ def of_list(tokens: Iterable[str], size: int) -> Vocabulary:
 class Words:
     """The `[vocabulary]` table: one word list that server and clients know."""
 
-    # "clients" pools all clients' words: it shows them to the server. Else: public text
-    corpus: str = "clients"
+    # whose words: "public" is embedded text that no client holds; a data set or a file of public
+    # text; "clients" pools all clients' words, and so shows them to the server
+    corpus: str = "public"
     # a public table of word vectors: its words are the vocabulary, and start from them
     vectors: str | None = None
     size: int = 20_000  # words in the list at most, the unknown word included
@@ -96,11 +97,31 @@ class Words:
             )
 
 
-def build(options: Words, clients: Corpus, public: Iterable[str] | None) -> Vocabulary:
+def public_text(users: str) -> str:
+    """Embedded text, other than what the users hold."""
+    return "rotten_tomatoes" if users in ("imdb", "movie_reviews") else "imdb"
+
+
+def holds(users: str, source: str) -> bool:
+    """Whether this text is, or is part of, what the users hold."""
+    parts = {"movie_reviews": ("imdb", "rotten_tomatoes")}
+    return source in ("clients", users, *parts.get(users, ()))
+
+
+@cache  # a run after the other in one process reads the same public text
+def _counted(source: str) -> Counter[str]:
+    return count_words(load(source))
+
+
+def build(
+    options: Words, clients: Corpus, public: Iterable[str] | None, users: str = ""
+) -> Vocabulary:
+    """`users` is the name of the data set that the clients' texts are of."""
     if public is not None:
         return of_list(public, options.size)
-    corpus = clients if options.corpus == "clients" else load(options.corpus)
-    vocabulary = most_frequent(count_words(corpus), options.size, options.minimum)
+    source = public_text(users) if options.corpus == "public" else options.corpus
+    counts = count_words(clients) if source == "clients" else _counted(source)
+    vocabulary = most_frequent(counts, options.size, options.minimum)
     if len(vocabulary) == 1:
         raise DataError(f"no word occurs {options.minimum} times; lower vocabulary.minimum")
     return vocabulary

@@ -3,12 +3,13 @@ all read messages.
 """
 
 from lexfed.wire.encoding import Buffer, chunks, decode, encode, read, size
+from lexfed.wire.flaws import flaw, left_the_numbers, well_formed
 from lexfed.wire.message import ClientId, Direction, Message, Meta, below, under
 from lexfed.wire.packing import Precision, pack, unpack
-from lexfed.wire.verbs import Array, Form, Verb, check, check_outgoing, flaw, well_formed
+from lexfed.wire.verbs import Array, Blob, Form, Verb, check, check_outgoing, echoing
 
 __all__ = [
-    "Array", "Buffer", "ClientId", "Direction", "Form", "Message", "Meta", "Precision", "Verb",
-    "below", "check", "check_outgoing", "chunks", "decode", "encode", "flaw", "pack", "read",
-    "size", "under", "unpack", "well_formed",
+    "Array", "Blob", "Buffer", "ClientId", "Direction", "Form", "Message", "Meta", "Precision",
+    "Verb", "below", "check", "check_outgoing", "chunks", "decode", "echoing", "encode", "flaw",
+    "left_the_numbers", "pack", "read", "size", "under", "unpack", "well_formed",
 ]  # fmt: skip

@@ -19,10 +19,12 @@ def pack(
     how often each was moved.
 
     Rounding is stochastic, so that the mean over many clients is right: each number goes up or down
-    by chance, in expectation to itself. int8 has one scale per row.
+    by chance, in expectation to itself. int8 has one scale per row. Names come in order, so that
+    the same chance meets the same number whatever way the model came (a resumed run reads it from a
+    file).
     """
     arrays: dict[str, Tensor] = {}
-    for name, value in update.items():
+    for name, value in sorted(update.items()):
         if isinstance(value, Rows):
             arrays |= _pack_rows(name, value, precision, generator)
         elif precision == "fp32" or value.ndim == 0:

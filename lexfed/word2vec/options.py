@@ -31,8 +31,13 @@ class Word2Vec:
     batch: int = 2048  # fedsgd: pairs
     shared: int = 64  # fedsgd: negatives that a batch shares
     steps: int = 100  # fedsgd: iterations a round
-    rule: Rule = "add_rare"  # for fedsgd: row_cap, row_adagrad or mean (the paper's)
+    # how the server moves a row: add_rare adds what organisations say of rare words and averages
+    # frequent ones, row_mean averages over those that moved it, mean over all (the paper's); for
+    # fedsgd row_cap, row_adagrad or mean
+    rule: Rule = "add_rare"
     cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
+    # pairs that moved a row count for so many at most; who claims more is not heard
+    most_pairs: int = 1_000_000
     row_cap: float = 32.0  # row_cap: a row moves as if this many pairs had moved it, at most
     upload: Precision = "int8"  # what is sent, rounded up or down by chance, right in the mean
     # of each organisation's held-out text, the same for every model that is compared
@@ -46,11 +51,11 @@ class Word2Vec:
     def __post_init__(self) -> None:
         if (
             min(self.dimension, self.window, self.negatives, self.reuse, self.heldout_pairs) < 1
-            or min(self.batch, self.shared, self.steps) < 1
+            or min(self.batch, self.shared, self.steps, self.most_pairs) < 1
         ):
             raise ConfigError(
                 "word2vec: dimension, window, negatives, reuse, batch, shared, steps, "
-                "heldout_pairs: at least 1"
+                "heldout_pairs, most_pairs: at least 1"
             )
         if (
             not (self.lr > 0 and self.epochs > 0 and self.cap > 0 and self.row_cap > 0)

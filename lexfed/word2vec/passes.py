@@ -120,7 +120,8 @@ def local_pass(
     )  # fmt: skip
     subtract_rows(rows.v_rows, tables[INPUT], rows.v_ids)
     subtract_rows(rows.u_rows, tables[OUTPUT], rows.u_ids)
-    return _update(rows, rows.v_rows, rows.u_rows, v_counts, u_counts, loss, met)
+    counts = _counted(v_counts, options), _counted(u_counts, options)
+    return _update(rows, rows.v_rows, rows.u_rows, *counts, loss, met)
 
 
 def sgd_in_place(
@@ -156,7 +157,8 @@ def gradient(
         options.negatives / options.shared, v_counts, u_counts,
     )  # fmt: skip
     lr = np.float32(moment.rate(options.lr)[0])
-    return _update(rows, -lr * grad_v, -lr * grad_u, v_counts, u_counts, loss, len(batch.centres))
+    counts = _counted(v_counts, options), _counted(u_counts, options)
+    return _update(rows, -lr * grad_v, -lr * grad_u, *counts, loss, len(batch.centres))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +191,11 @@ def draw_batch(text: Text, unigrams: Unigrams, options: Word2Vec, seed: Seed) ->
     low, high = skipgram.windows(starts, options.window, _number(seed, "windows"))
     centres, contexts = skipgram.batch_pairs(tokens, low, high, options.batch)
     return Pairs(centres, contexts, negatives)
+
+
+def _counted(counts: Counts, options: Word2Vec) -> Counts:
+    """How often rows were moved, as far as it counts."""
+    return np.minimum(counts, options.most_pairs)
 
 
 def _update(

@@ -9,13 +9,14 @@ text, so only a simulation has them.
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lexfed.agreement import word_list
+from lexfed.agreement.protocol import REFUSED, refused_of
 from lexfed.core.errors import DataError
 from lexfed.core.seeds import derive
 from lexfed.corpus import wordsim
@@ -31,10 +32,11 @@ from lexfed.word2vec.options import Word2Vec
 from lexfed.word2vec.passes import Moment, Pairs, heldout_pairs, sgd_in_place, stretch
 from lexfed.word2vec.replica import VOCABULARY, Readings, Replicas, Tables, first_tables
 from lexfed.word2vec.row_rules import VERSION as NOW
-from lexfed.word2vec.verbs import EVALUATE
+from lexfed.word2vec.vector_verbs import EVALUATE
 from lexfed.word2vec.versions import rows_message
 
 Figures = dict[str, Any]
+Heldout = tuple[float, float]  # a summed loss, and of how many pairs
 SHOWN = 8  # neighbours
 
 
@@ -47,10 +49,10 @@ class VectorStudy:
     readings: Readings
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> Figures:
-        losses, pairs = self._heldout(federation, state)
+        own = self._heldout(federation, state)
         vocabulary = word_list.from_bytes(state.blobs[VOCABULARY])
         figures: Figures = {
-            "heldout_loss": _mean(losses, pairs),
+            "heldout_loss": _mean([figure for figure in own if figure is not None]),
             # all output rows are zero
             "untrained_heldout_loss": (1 + self.options.negatives) * math.log(2),
             "vocabulary_size": len(vocabulary),
@@ -60,7 +62,9 @@ class VectorStudy:
             tables = {name: table.numpy() for name, table in state.params.items()}
             begun = self.replicas.first(state.blobs[VOCABULARY])
             joining = Joining(self.options, self.population, self.rounds, self.readings, begun)
-            figures |= joining.figures(tables, losses, pairs)
+            figures |= joining.figures(tables, own)
+            if REFUSED in state.blobs:  # an older run did not count
+                figures["agreement_refused"] = asdict(refused_of(state))
         return figures
 
     def due(self, state: ServerState) -> bool:
@@ -72,10 +76,9 @@ class VectorStudy:
     def summary(self, records: Sequence[Mapping[str, Any]]) -> Figures:
         return {}
 
-    def _heldout(
-        self, federation: Federation, state: ServerState
-    ) -> tuple[list[float], list[float]]:
-        """Each organisation's summed loss on its own held-out text, and of how many pairs.
+    def _heldout(self, federation: Federation, state: ServerState) -> list[Heldout | None]:
+        """Each organisation's summed loss on its own held-out text, and of how many pairs; None: it
+        does not say.
 
         Who took part in the last round lacks the rows of one version. Who lacks more says so, and
         is sent more.
@@ -91,9 +94,10 @@ class VectorStudy:
         replies |= dict(
             federation.ask(EVALUATE, {client: again[held] for client, held in behind.items()})
         )
-        figures = [replies[client].arrays for client in federation.clients if client in replies]
-        return [float(reply["heldout_loss"]) for reply in figures], [
-            float(reply["pairs"]) for reply in figures
+        said = (replies[c].arrays if c in replies else {} for c in federation.clients)
+        return [
+            (float(figures["heldout_loss"]), float(figures["pairs"])) if len(figures) == 2 else None
+            for figures in said
         ]
 
     def _since(self, state: ServerState, held: int) -> Message:
@@ -119,14 +123,14 @@ class Joining:
     def vocabulary(self) -> Vocabulary:
         return self.readings.vocabulary(self.begun)
 
-    def figures(
-        self, federated: Tables, losses: Sequence[float], pairs: Sequence[float]
-    ) -> Figures:
+    def figures(self, federated: Tables, heldout: Sequence[Heldout | None]) -> Figures:
         figures: Figures = {"neighbours": {}, "single_source_words": self._single_source()}
         models = {"federated": federated}
-        own = [
-            {"heldout_loss": loss / max(n, 1), "pairs": int(n)}
-            for loss, n in zip(losses, pairs, strict=True)
+        own: list[Figures] = [
+            {"heldout_loss": None, "pairs": 0}
+            if said is None
+            else {"heldout_loss": said[0] / max(said[1], 1), "pairs": int(said[1])}
+            for said in heldout
         ]
         if self.options.baselines:
             figures |= self._yardsticks(models, own)
@@ -241,8 +245,9 @@ class Joining:
         return int(((self._counts() > 0).sum(0) == 1).sum())
 
 
-def _mean(losses: Sequence[float], pairs: Sequence[float]) -> float | None:
-    return sum(losses) / sum(pairs) if sum(pairs) else None
+def _mean(heldout: Sequence[Heldout]) -> float | None:
+    pairs = sum(pairs for _, pairs in heldout)
+    return sum(loss for loss, _ in heldout) / pairs if pairs else None
 
 
 def _common(held: Sequence[Pairs], tables: Tables) -> float:

@@ -9,40 +9,48 @@ from lexfed.wire import ClientId, Message, pack
 from lexfed.word2vec.replica import VOCABULARY as LIST
 from lexfed.word2vec.row_rules import VERSION as NOW
 from lexfed.word2vec.row_rules import changed_since
-from lexfed.word2vec.verbs import VERSION, VOCABULARY
+from lexfed.word2vec.vector_verbs import VERSION, VOCABULARY
 
 
 def requests(
-    federation: Federation, state: ServerState, cohort: Sequence[ClientId], ask: int
+    federation: Federation,
+    most_pairs: int,
+    state: ServerState,
+    cohort: Sequence[ClientId],
+    ask: int,
 ) -> Requests:
-    """For each client the rows that changed since its version. Who has no vocabulary yet gets it
-    first.
+    """For each client the rows that changed since its version, and how many pairs of a row count at
+    most. Who has no vocabulary yet gets it first.
 
     Versions are asked for once a round; within it everyone who answers is brought along from step
     to step.
     """
     now = int(state.mechanism_state[NOW])
     versions = dict.fromkeys(cohort, now - 1) if ask else versions_of(federation, state, cohort)
-    messages = {since: rows_message(state, ask, since) for since in sorted(set(versions.values()))}
+    messages = {
+        since: rows_message(state, ask, since, most_pairs=most_pairs)
+        for since in sorted(set(versions.values()))
+    }
     return {client: messages[since] for client, since in versions.items()}
 
 
 def versions_of(
     federation: Federation, state: ServerState, cohort: Sequence[ClientId]
 ) -> dict[ClientId, int]:
-    hello = clock(state, ask=0)
+    now = clock(state, ask=0)
+    hello = replace(now, meta={**now.meta, "version": int(state.mechanism_state[NOW])})
     versions = {
         c: int(reply.meta["version"])
         for c, reply in federation.ask(VERSION, dict.fromkeys(cohort, hello))
     }
     newcomers = [client for client, held in versions.items() if held < 0]
-    welcome = replace(hello, blobs={LIST: state.blobs[LIST]})
+    welcome = replace(now, blobs={LIST: state.blobs[LIST]})
     for client, _ in federation.ask(VOCABULARY, dict.fromkeys(newcomers, welcome)):
         versions[client] = 0
     return {client: held for client, held in versions.items() if held >= 0}
 
 
-def rows_message(state: ServerState, ask: int, since: int) -> Message:
+def rows_message(state: ServerState, ask: int, since: int, **told: int) -> Message:
     rows = changed_since(state.params, state.mechanism_state, since)
     height, width = state.params[INPUT].shape
     shape = {
@@ -53,5 +61,5 @@ def rows_message(state: ServerState, ask: int, since: int) -> Message:
     }
     return Message(
         pack({f"rows/{name}": some for name, some in rows.items()}),
-        {**clock(state, ask).meta, **shape},
+        {**clock(state, ask).meta, **shape, **told},
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 from lexfed.core.errors import WireError
 from lexfed.core.params import ParameterSplit, Rows, add_all, union
 from lexfed.federation import Requests, Sum, blocks, plain
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
 
 NAMES = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=8).filter(

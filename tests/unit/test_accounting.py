@@ -4,6 +4,7 @@ arithmetic and by chance.
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -30,16 +31,15 @@ from lexfed.privacy.set_union import Pass, charged, passes, release, threshold
 def rounds(number: int, noise: float = 1.0, probability: float = 0.01) -> Ledger:
     ledger: Ledger = ()
     for _ in range(number):
-        ledger = charge(ledger, "user", SampledGaussian(noise, probability))
+        ledger = charge(ledger, Release("user", SampledGaussian(noise, probability)))
     return ledger
 
 
 def test_the_same_release_again_only_counts() -> None:
-    ledger = charge(charge(rounds(5000), "user", Gaussian(2.0)), "document", Gaussian(2.0))
+    other = Release("document", Gaussian(2.0))
+    ledger = charge(charge(rounds(5000), Release("user", Gaussian(2.0))), other)
     assert [(r.unit, r.count) for r in ledger] == [("user", 5000), ("user", 1), ("document", 1)]
-    assert len(charge(ledger, "document", Gaussian(2.0), delta=1e-9)) == 4, (
-        "another delta is another release"
-    )
+    assert len(charge(ledger, replace(other, delta=1e-9))) == 4, "another delta is another release"
 
 
 def test_five_thousand_rounds_cost_what_dp_accounting_says() -> None:

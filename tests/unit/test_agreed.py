@@ -66,16 +66,37 @@ def test_most_frequent_first_ties_in_alphabetical_order() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9])
-def test_a_list_is_cut_alike_among_words_and_among_hashes(size: int) -> None:
+def test_a_list_is_cut_alike_among_words_and_among_hashes_but_for_ties(size: int) -> None:
     given = [{"b": 3, "a": 3, "c": 9, "d": 1}, {"e": 3, "c": 1}]
-    names = {keyed(word, root(1)): word for proposal in given for word in proposal}
-    plain = ordered(summed(given, 1, 1, size), size)
+    plain = ordered(summed(given, 1, 1, size))
     chosen = summed([{keyed(w, root(1)): n for w, n in p.items()} for p in given], 1, 1, size)
-    assert ordered({names[key]: n for key, n in chosen.items()}, size) == plain
     assert plain.tokens == ("c", "a", "b", "e", "d")[:size]
-    assert size == 9 or all(n >= plain.counts[-1] for n in chosen.values()), (
-        "no more is spelt than ties"
-    )
+    assert sorted(chosen.values()) == sorted(plain.counts)
+    ties = sorted(keyed(word, root(1)) for word in "abe")
+    assert {h for h in ties if h in chosen} == set(ties[: size - 1]), "by hash: none is preferred"
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("holders", [1, 2, 3])
+def test_no_word_is_lifted_by_the_loudest(seed: int, holders: int) -> None:
+    given = proposals(seed)
+    for rest in (1, 4, 8):
+        expected = {}
+        for word in WORDS:
+            said = sorted(proposal[word] for proposal in given if word in proposal)
+            if len(said) >= holders and sum(said) >= 6 and sum(said[: 1 - holders or None]) >= rest:
+                expected[word] = sum(said)
+        assert summed(given, 6, holders, None, rest) == expected
+
+
+def test_a_coarse_count_is_one_of_few_and_never_far() -> None:
+    given = (1, 2, 3, 5, 6, 11, 12, 19, 20, 1000)
+    assert [agreed.coarse(n) for n in given] == [1, 2, 4, 4, 8, 8, 16, 16, 23, 1024]
+    told = [agreed.coarse(n) for n in range(1, 5000)]
+    assert told == sorted(told)
+    assert len(set(told)) == 5 + 2 * 8 + 1
+    for n, value in enumerate(told, 1):
+        assert 2**-0.5 < value / n < 2**0.5 if n < 16 else 0.8 < value / n < 1.2
 
 
 def test_extending_keeps_old_ids() -> None:

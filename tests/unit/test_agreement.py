@@ -15,8 +15,18 @@ import pytest
 import torch
 from dp_accounting import pld
 
+from lexfed.agreement.evidence import PRIME
+from lexfed.agreement.organisation import MEMORY, handlers, key_of
 from lexfed.agreement.proposals import DISCLOSE, PROPOSE, SPELL
-from lexfed.agreement.protocol import VOCABULARY, Agreement, agree, handlers
+from lexfed.agreement.protocol import (
+    REFUSED,
+    VOCABULARY,
+    Agreement,
+    Refused,
+    agree,
+    agreed,
+    refused_of,
+)
 from lexfed.agreement.word_list import from_bytes, keyed
 from lexfed.core.errors import ConfigError, DataError, LexfedError, PrivacyError
 from lexfed.core.params import ALL_SHARED
@@ -29,8 +39,8 @@ from lexfed.federation import (
     Federation,
     Requests,
     ServerState,
+    Steps,
     clock,
-    once,
     plain,
 )
 from lexfed.privacy.accounting import epsilon
@@ -60,6 +70,7 @@ class Wire:
     options: Agreement
     change: Change = field(default_factory=dict)
     messages: list[tuple[Verb, str, ClientId, Message]] = field(default_factory=list)
+    states: dict[ClientId, ClientState] = field(default_factory=dict)
 
     def ask(self, verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client, message in requests.items():
@@ -67,10 +78,14 @@ class Wire:
             self.messages.append((verb, "down", client, decode(encode(message))))
             if self.change.get((verb, client), message) is None:
                 continue
-            reply, state = handlers(self.options)[verb](
-                message, self.population.client(client), ClientState()
+            state = self.states.get(client, ClientState())
+            reply, after = handlers(self.options)[verb](
+                message, self.population.client(client), state
             )
-            assert state == ClientState(), "it keeps nothing"
+            assert after.blobs.keys() <= {MEMORY}, "it keeps what it answered, and nothing else"
+            self.states[client] = after
+            if reply is None:
+                continue
             check_outgoing(verb, reply, ALL_SHARED)
             reply = self.change.get((verb, client)) or reply
             self.messages.append((verb, "up", client, reply))
@@ -81,6 +96,10 @@ class Wire:
     ) -> ServerState:
         federation = Federation(range(len(self.population)), self.ask, plain(self.ask))
         return agree(federation, state, self.options, root(seed), old)
+
+    def steps(self, state: ServerState, again: bool = False) -> Steps:
+        federation = Federation(range(len(self.population)), self.ask, plain(self.ask))
+        return agreed(federation, state, self.options, root(0), again=again)
 
     def vocabulary(self, old: Vocabulary | None = None, seed: int = 0) -> Vocabulary:
         return from_bytes(self.agree(old, seed=seed).blobs[VOCABULARY])
@@ -133,11 +152,18 @@ def test_no_message_holds_it_in_any_form_but_its_keyed_hash() -> None:
         NAME.encode().hex().encode(),
     ]
     assert not [data for data in ran.bytes() for form in forms if form in data]
-    hashed = keyed(NAME, derive(ran.population.client(0).common_secret, "words", 0))
+    hashed = keyed(NAME, key(ran))
     assert [verb for verb, _, _, message in ran.messages if hashed in encode(message)] == [PROPOSE]
+    assert not [state for state in ran.states.values() if NAME.encode() in state.blobs[MEMORY]]
     spoken = ran.sent(SPELL, "up")
     told = {word for message in spoken for word in message.blobs["words"].decode().split("\n")}
     assert told == set(ran.words()), "nothing is spelt that was not chosen"
+
+
+def key(ran: Wire, client: int = 0) -> bytes:
+    """Any organisation's: it is one key, of this agreement."""
+    (nonce,) = {m.blobs["nonce"] for m in ran.sent(PROPOSE, "down")}
+    return key_of(ran.population.client(client), nonce)
 
 
 def sent_hashes(ran: Wire) -> set[bytes]:
@@ -148,8 +174,10 @@ def sent_hashes(ran: Wire) -> set[bytes]:
 def test_a_dictionary_attack_fails_without_the_key_and_succeeds_with_it() -> None:
     ran = wire(TEXTS)
     sent, candidates = sent_hashes(ran), [NAME, "the", "bank", "team", "rapunzel"]
+    (nonce,) = {m.blobs["nonce"] for m in ran.sent(PROPOSE, "down")}
     guesses = [
         b"",
+        nonce,
         b"lexfed",
         root(0),
         root(1),
@@ -158,17 +186,14 @@ def test_a_dictionary_attack_fails_without_the_key_and_succeeds_with_it() -> Non
     ]
     for word in candidates:
         tries = {blake2b(word.encode(), key=key, digest_size=16).digest() for key in guesses}
-        tries |= {keyed(word, derive(key, "words", 0)) for key in guesses[1:]}
+        tries |= {keyed(word, derive(guess, "words", nonce.hex())) for guess in guesses[1:]}
         tries |= {
             md5(word.encode()).digest(),
             sha256(word.encode()).digest()[:16],
             ran.population.client(0).secret[:16],
         }
         assert not tries & sent
-    colluding = derive(
-        ran.population.client(2).common_secret, "words", 0
-    )  # any organisation's: it is one key
-    assert [word for word in candidates if keyed(word, colluding) in sent] == [
+    assert [word for word in candidates if keyed(word, key(ran, 2)) in sent] == [
         NAME,
         "the",
         "bank",
@@ -176,18 +201,19 @@ def test_a_dictionary_attack_fails_without_the_key_and_succeeds_with_it() -> Non
     ]
 
 
-def test_hashes_of_two_agreements_have_nothing_in_common() -> None:
-    one, two = wire(TEXTS), wire(TEXTS)
-    two.agree(state=ServerState(step=4))
-    later = [m.arrays["hashes"] for m in two.sent(PROPOSE, "up")]
-    assert not sent_hashes(one) & {row.numpy().tobytes() for hashes in later for row in hashes}
-
-
 def test_without_a_common_secret_nothing_is_sent() -> None:
     ran = wire(TEXTS)
     client = replace(ran.population.client(0), common_secret=b"")
     with pytest.raises(PrivacyError, match="without a secret"):
-        handlers(ran.options)[PROPOSE](clock(ServerState(), 0), client, ClientState())
+        handlers(ran.options)[PROPOSE](asked(), client, ClientState())
+    client = ran.population.client(0)
+    for nonce in (b"", b"short"):
+        with pytest.raises(PrivacyError, match="nonce of 16 bytes; nothing was sent"):
+            handlers(ran.options)[PROPOSE](asked(nonce), client, ClientState())
+
+
+def asked(nonce: bytes = bytes(16)) -> Message:
+    return replace(clock(ServerState(), 0), blobs={"nonce": nonce})
 
 
 def test_order_says_nothing() -> None:
@@ -214,7 +240,12 @@ def test_rules_end_to_end_equal_their_definitions(hashed: bool, minimum: int) ->
     tops = [{w for w, n in c.items() if n >= minimum} for c in own]
     ranked = sorted(total, key=lambda word: (-total[word], word))
     shared = [w for w in ranked if total[w] >= minimum and sum(w in c for c in own) >= 2]
-    assert list(wire(TEXTS, minimum=minimum, hashed=hashed).words()) == shared
+    exact = {"minimum": minimum, "hashed": hashed, "counts": "exact"}
+    assert list(wire(TEXTS, **exact, rest=0.0).words()) == shared
+    for rest in (0.5, 1.0):
+        left = {w: total[w] - max(c[w] for c in own) for w in shared}
+        supported = [w for w in shared if left[w] >= rest * minimum]
+        assert list(wire(TEXTS, **exact, rest=rest).words()) == supported
     assert list(wire(TEXTS, minimum=minimum, hashed=hashed, rule="union").words()) == sorted(
         set().union(*tops)
     )
@@ -223,18 +254,23 @@ def test_rules_end_to_end_equal_their_definitions(hashed: bool, minimum: int) ->
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
-def test_hashes_and_words_are_cut_alike(size: int) -> None:
-    open_, veiled = (
-        wire(TEXTS, minimum=1, holders=1, size=size, hashed=hashed).words()
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+def test_hashes_and_words_are_cut_alike_but_for_ties(size: int) -> None:
+    runs = [
+        wire(TEXTS, minimum=1, holders=1, size=size, hashed=hashed, counts="exact")
         for hashed in (False, True)
-    )
-    assert open_ == veiled
+    ]
+    open_, veiled = (ran.vocabulary() for ran in runs)
+    assert open_.counts == veiled.counts
     assert len(open_) == size
+    above = open_.counts.index(open_.counts[-1])
+    assert open_.tokens[:above] == veiled.tokens[:above]
+    asked = {bytes(row) for m in runs[1].sent(SPELL, "down") for row in m.arrays["hashes"].numpy()}
+    assert len(asked) == size, "no more is spelt than the list holds"
 
 
 def test_counts_are_summed_and_not_shared_by_the_papers_rules() -> None:
-    vocabulary = wire(TEXTS).vocabulary()
+    vocabulary = wire(TEXTS, counts="exact").vocabulary()
     assert vocabulary.counts[vocabulary.ids["the"]] == sum(counts(texts)["the"] for texts in TEXTS)
     for rule in ("union", "intersection"):
         ran = wire(TEXTS, rule=rule, minimum=1)
@@ -255,8 +291,8 @@ def test_an_organisation_proposes_its_top_words_alone() -> None:
 
 
 def test_a_joining_organisation_extends_the_list() -> None:
-    first = wire(TEXTS).vocabulary()
-    joined = wire([*TEXTS, ["the team owns money"] * 9]).vocabulary(old=first)
+    first = wire(TEXTS, counts="exact").vocabulary()
+    joined = wire([*TEXTS, ["the team owns money"] * 9], counts="exact").vocabulary(old=first)
     assert joined.tokens[: len(first)] == first.tokens
     assert set(joined.tokens) - set(first.tokens) == {"team", "owns"}
     assert joined.version == first.version + 1 == 2
@@ -269,17 +305,19 @@ def test_a_joining_organisation_extends_the_list() -> None:
 
 def test_agreeing_is_done_once_and_survives_a_checkpoint(tmp_path: Path) -> None:
     ran = wire(TEXTS, rule="dp", words_per_document=5, epsilon=30.0, delta=0.1)
-    (state,) = once(ServerState(params={"x": torch.ones(2)}), "agree", lambda s: ran.agree(state=s))
+    paid, state = ran.steps(ServerState(params={"x": torch.ones(2)}))
+    assert paid.ledger == state.ledger
+    assert not paid.blobs
     assert not any("model" in name for *_, message in ran.messages for name in message.arrays), (
         "the model has no part in it"
     )
     checkpoint.save(tmp_path, Checkpoint(state))
     back = checkpoint.load(tmp_path).state
-    assert (back.blobs, back.ledger, back.step) == (state.blobs, state.ledger, 1)
-    assert back.blobs.keys() == {VOCABULARY}
+    assert (back.blobs, back.ledger, back.step) == (state.blobs, state.ledger, 2)
+    assert back.blobs.keys() == {VOCABULARY, REFUSED}
     assert len(back.ledger) == 3
     asked = len(ran.messages)
-    assert list(once(back, "agree", lambda s: ran.agree(state=s))) == []
+    assert list(ran.steps(back)) == []
     assert len(ran.messages) == asked
 
 
@@ -291,32 +329,58 @@ def hashes(*words: bytes) -> torch.Tensor:
 
 
 ONE = torch.ones(1, dtype=torch.int64)
+GOOD = {"hashes": hashes(b"a"), "counts": ONE, "shares": ONE, "place": ONE[0]}
+
+
+def but(*without: str, blobs: Mapping[str, bytes] | None = None, **arrays: torch.Tensor) -> Message:
+    """A good proposal, but for this."""
+    kept = {name: value for name, value in GOOD.items() if name not in without}
+    return Message({**kept, **arrays}, blobs=blobs or {})
+
+
 MALFORMED = {
     "nothing": Message(),
-    "hashes without counts": Message({"hashes": hashes(b"a")}),
-    "columns of different length": Message({"hashes": hashes(b"a", b"b"), "counts": ONE}),
-    "hashes of another width": Message({"hashes": hashes(b"a")[:, :8], "counts": ONE}),
-    "hashes that are numbers": Message({"hashes": hashes(b"a").long(), "counts": ONE}),
-    "a flat list": Message({"hashes": hashes(b"a")[0], "counts": ONE}),
-    "the same twice": Message(
-        {"hashes": hashes(b"a", b"a"), "counts": torch.ones(2, dtype=torch.int64)}
-    ),
-    "a negative count": Message({"hashes": hashes(b"a"), "counts": -ONE}),
-    "no number": Message({"hashes": hashes(b"a"), "counts": torch.tensor([math.nan])}),
-    "weights instead of counts": Message({"hashes": hashes(b"a"), "weights": ONE.double()}),
-    "counts of another dtype": Message({"hashes": hashes(b"a"), "counts": ONE.int()}),
-    "words in the clear": Message({"hashes": hashes(b"a"), "counts": ONE}, blobs={"words": b"a"}),
-    "more than the top": Message(
-        {"hashes": hashes(*map(bytes, [[i] for i in range(99)])), "counts": ONE.expand(99)}
+    "hashes without counts": but("counts"),
+    "columns of different length": but(hashes=hashes(b"a", b"b")),
+    "hashes of another width": but(hashes=hashes(b"a")[:, :8]),
+    "hashes that are numbers": but(hashes=hashes(b"a").long()),
+    "a flat list": but(hashes=hashes(b"a")[0]),
+    "the same twice": but(hashes=hashes(b"a", b"a"), counts=ONE.expand(2), shares=ONE.expand(2)),
+    "a negative count": but(counts=-ONE),
+    "more than there is text": but(counts=ONE << 62),
+    "no number": but(counts=torch.tensor([math.nan])),
+    "weights instead of counts": but("counts", weights=ONE.double()),
+    "counts of another dtype": but(counts=ONE.int()),
+    "words in the clear": but(blobs={"words": b"a"}),
+    "no evidence": but("shares", "place"),
+    "a share of nothing": but("place"),
+    "a share too few": but(shares=ONE[:0]),
+    "a share beyond the field": but(shares=torch.tensor([PRIME])),
+    "no share": but(shares=-ONE),
+    "the place of the secret": but(place=0 * ONE[0]),
+    "a place beyond the field": but(place=torch.tensor(PRIME)),
+    "several places": but(place=ONE),
+    "more than the top": but(
+        hashes=hashes(*map(bytes, [[i] for i in range(99)])),
+        counts=ONE.expand(99),
+        shares=ONE.expand(99),
     ),
 }
+
+
+def test_a_good_proposal_is_heard() -> None:
+    """What the cases below are taken from."""
+    odd = wire(TEXTS, {(PROPOSE, 1): but()}, top=50)
+    assert refused_of(odd.agree()).replies == 0
 
 
 @pytest.mark.parametrize("case", MALFORMED)
 def test_who_proposes_nonsense_has_dropped_out(case: str) -> None:
     odd = wire(TEXTS, {(PROPOSE, 1): MALFORMED[case]}, top=50)
     without = wire([TEXTS[0], TEXTS[2]], top=50)
-    assert odd.words() == without.words()
+    state = odd.agree()
+    assert from_bytes(state.blobs[VOCABULARY]).tokens == without.words()
+    assert refused_of(state) == Refused(replies=1)
     assert not odd.sent(SPELL, "down", 1)
     assert odd.sent(SPELL, "down", 0)
 
@@ -342,10 +406,17 @@ SPELT = [None, Message(), *(Message(blobs={"words": blob}) for blob in SPELLINGS
 
 @pytest.mark.parametrize("answer", SPELT)
 def test_who_does_not_spell_is_replaced_by_the_next_holder(answer: Message | None) -> None:
-    whole = wire(TEXTS).words()
-    assert wire(TEXTS, {(SPELL, 0): answer}).words() == whole
-    alone = wire(TEXTS, {(SPELL, client): answer for client in range(3)})
-    with pytest.raises(DataError, match="to spell the words"):
+    texts = [*TEXTS, TEXTS[0]]
+    whole = wire(texts).words()
+    for silent in range(4):
+        odd = wire(texts, {(SPELL, silent): answer})
+        state = odd.agree()
+        rest = [counts(own) for client, own in enumerate(texts) if client != silent]
+        left = [word for word in whole if sum(word in own for own in rest) >= 2]
+        assert set(from_bytes(state.blobs[VOCABULARY]).tokens) == set(left)
+        assert refused_of(state).spellings == len(whole) - len(left)
+    alone = wire(texts, {(SPELL, client): answer for client in range(4)})
+    with pytest.raises(DataError, match="spelt alike by those"):
         alone.agree()
 
 
@@ -367,7 +438,7 @@ MANY = [[f"{NAME} met the {i % 3} of a bank" if (k, i) == (0, 0) else f"met the 
 
 def test_dp_tells_what_many_documents_hold_and_charges_documents() -> None:
     ran = wire(MANY, rule="dp", words_per_document=10)
-    state = ran.agree()
+    *_, state = ran.steps(ServerState())
     vocabulary = from_bytes(state.blobs[VOCABULARY])
     assert {"met", "the", "of", "a", "bank"} <= set(vocabulary.tokens)
     assert NAME not in vocabulary.tokens
@@ -427,7 +498,8 @@ def line(ran: Wire) -> str:
 def test_vocabularies_that_do_not_overlap() -> None:
     texts = [["eins zwei"] * 20, ["one two"] * 20]
     assert line(wire(texts)).startswith(
-        "no word is held by 2 organisations and occurs 10 times in all; lower agreement.minimum"
+        "no word is held by 2 organisations and occurs 10 times in all (5 without the one that "
+        "says most); lower agreement.minimum"
     )
     assert "at every organisation" in line(wire(texts, rule="intersection"))
     assert (
@@ -439,7 +511,7 @@ def test_vocabularies_that_do_not_overlap() -> None:
 
 def test_an_organisation_with_no_word_above_the_threshold_takes_part() -> None:
     texts = [["money and bacteria"] * 9, ["money"]]
-    assert wire(texts).words() == ("money",), "its one is the tenth"
+    assert wire(texts, rest=0.1, counts="exact").words() == ("money",), "its one is the tenth"
     assert wire([*texts, ["sea"] * 10], rule="union").words() == ("sea",)
     assert "lower agreement.minimum" in line(wire(texts, rule="union"))
 
@@ -471,11 +543,11 @@ def test_a_one_organisation_federation() -> None:
 
 
 def test_text_without_spaces() -> None:
-    texts = [["我喜欢北京。他也喜欢", "今天天气很好"] * 5, ["我不喜欢北京。她来了", "明天见"] * 5]
+    texts = [["我喜欢北京。他也喜欢", "今天天气很好"] * 6, ["我不喜欢北京。她来了", "明天见"] * 6]
     assert wire(texts).words() == ("。",), "clauses are words, and hardly two are alike"
     bare = [[text.replace("。", "") for text in own] for own in texts]
     assert "text written without spaces must be cut into words first" in line(wire(bare))
-    cut = [["我 喜欢 北京 。 他 也 喜欢"] * 5, ["我 不 喜欢 北京 。 她 来 了"] * 5]
+    cut = [["我 喜欢 北京 。 他 也 喜欢"] * 6, ["我 不 喜欢 北京 。 她 来 了"] * 6]
     assert wire(cut).words() == ("喜欢", "。", "北京", "我")
 
 

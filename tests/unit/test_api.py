@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import lexfed
+from lexfed.core.params import ALL_SHARED
 from lexfed.learning.task import plain_update
 from lexfed.methods.fedavg import METHOD as FEDAVG
 from lexfed.methods.fedavg import averaged
@@ -244,7 +245,7 @@ def test_a_simulation_yields_states_and_leaves_nothing(tmp_path: Path) -> None:
         return (yield from lexfed.once(state, "count", ask))
 
     people = lexfed.partition(COLUMNS, clients=4, test=0.2)
-    (state,) = lexfed.simulate(lexfed.Method({count: answer}, server), people)
+    (state,) = lexfed.simulate(lexfed.Method({count: answer}, server, ALL_SHARED, 1), people)
     assert state.params["texts"] == len(people.seen_text)
 
 

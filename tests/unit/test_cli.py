@@ -113,7 +113,7 @@ BAD = {
     ),
     "no label column": (
         ["--set", "data.name=unlabelled.csv"],
-        "has no labels to part by; set data.label",
+        "has no labels (no column 'label'), and a classifier learns them",
     ),
     "one text forty times": (
         ["--set", "data.name=same.csv"],

@@ -6,7 +6,7 @@ import pytest
 
 from lexfed.core.errors import ConfigError
 from lexfed.experiment.config import Config, changed, load, parse, to_toml
-from lexfed.experiment.registry import METHODS
+from lexfed.experiment.known_methods import METHODS
 from tests.conftest import ROOT
 
 

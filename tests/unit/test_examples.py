@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from lexfed.wire import decode
 from tests.conftest import ROOT, Lexfed, lexfed_process
 from tests.parity.test_resume import progress, wait_until
 from tests.parity.test_workers import figures
@@ -86,6 +88,38 @@ def test_a_model_of_ones_own_works_with_shared_and_with_private_tables(
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert 0.3 < summary["global_accuracy"] < 1
     assert (summary["parameters_private"] > 0) == (method == "fedevocab")
+
+
+def test_a_verb_of_ones_own_sends_fewer_bytes_and_all_of_it_is_fedavg(
+    lexfed: Lexfed, tmp_path: Path
+) -> None:
+    """And what its file says of its share is checked."""
+    words = ["--set", "rounds=2", *SMALL]
+    for name, share in (("tenth", 0.1), ("whole", 1.0)):
+        own = ("--set", "method=sparse_uploads:METHOD", "--set", f"sparse_uploads.share={share}")
+        done = lexfed("run", EXAMPLES / "own_method.toml", "--out", name, *own, *words)
+        assert done.returncode == 0, done.stderr
+    done = lexfed(
+        "run", EXAMPLES / "own_method.toml", "--out", "fedavg", "--set", "method=fedavg", *words
+    )
+    assert done.returncode == 0, done.stderr
+    found = {
+        name: json.loads((tmp_path / name / "summary.json").read_text())
+        for name in ("tenth", "whole", "fedavg")
+    }
+    # a place and a value for each number that is sent
+    assert found["tenth"]["bytes_up"] < 0.21 * found["fedavg"]["bytes_up"]
+    assert found["tenth"]["bytes_up_per_client_round"] < found["tenth"]["bytes_up"]
+    models = [
+        decode((tmp_path / name / "artifacts/model.safetensors").read_bytes()).arrays
+        for name in ("whole", "fedavg")
+    ]
+    for name, value in models[0].items():
+        torch.testing.assert_close(value, models[1][name], rtol=1e-4, atol=1e-6)
+    wrong = ("--set", "method=sparse_uploads:METHOD", "--set", "sparse_uploads.share=2.0")
+    done = lexfed("run", EXAMPLES / "own_method.toml", *wrong)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "sparse_uploads.share must be above 0 and at most 1" in done.stderr
 
 
 @pytest.mark.parametrize("script", ["own_data", "private", "agreed", "learned"])

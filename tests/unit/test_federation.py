@@ -8,7 +8,7 @@ from lexfed.core.seeds import root
 from lexfed.federation import Federation, Requests, Rounds, ServerState, Steps, once, plain
 from lexfed.federation.sampling import Everyone, FixedSize, Poisson, Sampler
 from lexfed.federation.server_optimizer import ServerOptimizer
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.wire import ClientId, Message, Verb
 

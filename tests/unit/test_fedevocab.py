@@ -17,7 +17,7 @@ from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.parts import Parts
 from lexfed.learning.task import Local, Task, Train, train
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.methods.fedavg import FineTune, fedavg, fedavg_finetune
 from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.methods.fedprox import FedProx, fedprox

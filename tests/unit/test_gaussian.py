@@ -17,7 +17,7 @@ from lexfed.federation import Federation, Requests, Rounds, ServerState, paid_by
 from lexfed.federation.sampling import Everyone, Poisson
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.parts import loop
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm
@@ -137,14 +137,13 @@ def test_an_empty_cohort_releases_noise_and_is_paid_for() -> None:
     rounds = Rounds(Poisson(10), mechanism, ServerOptimizer(), TRAIN, pay=paid_by(mechanism))
     (state,) = rounds(nobody, ServerState(params=MODEL), until=1, seed=root(0))
     assert state.params["w"].std().item() == pytest.approx(0.06, rel=0.05)
-    assert state.ledger == (Release("user", SampledGaussian(1.2, 0.01)),)
+    assert [(r.event, r.count) for r in state.ledger] == [(SampledGaussian(1.2, 0.01), 1)]
 
 
 def test_everyone_is_no_sampling() -> None:
     mechanism = GaussianMechanism(CENTRAL, 1)
-    assert mechanism.charge((), replace(ASK, expected=1000.0), {}) == (
-        Release("user", Gaussian(1.2)),
-    )
+    ledger, _ = mechanism.charge((), replace(ASK, expected=1000.0), {})
+    assert [release.event for release in ledger] == [Gaussian(1.2)]
 
 
 def test_poisson_cohorts_have_the_binomial_law() -> None:
@@ -208,7 +207,7 @@ def test_the_ledger_is_what_dp_accounting_makes_of_the_same_events() -> None:
 
     mechanism, ledger = GaussianMechanism(CENTRAL, 1), ()
     for _ in range(50):
-        ledger = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
+        ledger, _ = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
     accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(
         dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.2)), 50
@@ -223,15 +222,15 @@ def test_a_small_cohort_carries_the_noise_of_a_large_one_and_both_costs_are_told
     assert promise is not None
     released, _ = mechanism.release({}, ASK, {}, root(0))
     assert released["w"].std().item() == pytest.approx(1.2 * 0.5 / 1000, rel=0.05)  # type: ignore[union-attr]
-    ledger = mechanism.charge((), ASK, {})
-    assert ledger == (Release("user", SampledGaussian(1.2 * 10 / 1000, 0.01)),), (
+    ledger, _ = mechanism.charge((), ASK, {})
+    assert [r.event for r in ledger] == [SampledGaussian(1.2 * 10 / 1000, 0.01)], (
         "what this run really adds"
     )
-    assert mechanism.deployment(ledger) == (Release("user", SampledGaussian(1.2, 0.01)),)
+    assert [r.event for r in mechanism.deployment(ledger)] == [SampledGaussian(1.2, 0.01)]
     here, there = promise.epsilons(ledger)
     assert there is not None
     assert here is None or here > 100 * there
-    words = promise.words(here, there)
+    words = promise.statement(ledger).sentence
     for part in (
         "unit: a user",
         "added or removed",
@@ -247,11 +246,11 @@ def test_training_stops_before_the_budget_is_overdrawn() -> None:
     ledger = ()
     with suppress(BudgetSpent):
         while True:
-            ledger = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
+            ledger, _ = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
     with pytest.raises(BudgetSpent, match="epsilon of 3"):
         mechanism.charge(ledger, ASK, {})
     assert accounting.epsilon(ledger, "user", 1e-6, "rdp") <= 3.0
-    more = accounting.charge(ledger, "user", ledger[-1].event)  # type: ignore[index]
+    more = accounting.charge(ledger, replace(ledger[-1], count=1))  # type: ignore[index]
     assert accounting.epsilon(more, "user", 1e-6, "rdp") > 3.0
 
 
@@ -259,14 +258,14 @@ def test_noise_is_found_for_an_epsilon() -> None:
     options = Privacy(placement="central", epsilon=3.0, accountant="rdp")
     mechanism, ledger = GaussianMechanism(options, 20), ()
     for _ in range(20):
-        ledger = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
+        ledger, _ = mechanism.charge(ledger, ASK, {})  # type: ignore[assignment]
     assert 2.9 < accounting.epsilon(ledger, "user", 1e-6, "rdp") <= 3.0
 
 
 def test_two_halves_of_users_pay_for_their_own_half() -> None:
     mechanism, ledger = GaussianMechanism(CENTRAL, 1), ()
     for group in ("half 1", "half 1", "half 2"):
-        ledger = mechanism.of(group).charge(ledger, ASK, {})  # type: ignore[assignment]
+        ledger, _ = mechanism.of(group).charge(ledger, ASK, {})  # type: ignore[assignment]
     alone = (Release("user", SampledGaussian(1.2, 0.01), 2),)
     assert accounting.epsilon(ledger, "user", 1e-6) == accounting.epsilon(alone, "user", 1e-6)
     assert accounting.from_json(accounting.to_json(ledger)) == ledger
@@ -278,7 +277,7 @@ def test_words_that_users_randomise_themselves_have_a_budget_of_their_own() -> N
     )
     mechanism = GaussianMechanism(options, 1).of("half 2")
     sketch = (Release("user", Pure(24.0), group="half 1"),)
-    ledger = mechanism.charge(sketch, ASK, {})
+    ledger, _ = mechanism.charge(sketch, ASK, {})
     assert ledger[0] == sketch[0], "it stays what it was"
     assert mechanism.deployment(ledger)[0] == sketch[0]
     assert accounting.epsilon(mechanism.deployment(ledger), "user", 1e-6, "rdp") == 24.0, (
@@ -299,13 +298,13 @@ def test_local_noise_is_added_by_the_client_and_charged_to_who_was_asked_most() 
     ledger, state = (), {}
     for cohort in ([0, 1], [2, 3], [1, 4], [0, 2]):
         asked = Asked(cohort, 2.0, 5, MODEL)
-        ledger = account.charge(ledger, asked, state)  # type: ignore[assignment]
+        ledger, state = account.charge(ledger, asked, state)  # type: ignore[assignment]
         _, state = mechanism.release({}, asked, state, root(0))  # type: ignore[assignment]
-    assert state[ASKED].tolist() == [2, 2, 2, 1, 1]  # type: ignore[index]
-    assert ledger == (Release("user", Gaussian(0.6), 2),), (
+    assert state[f"{ASKED}/0.6"].tolist() == [2, 2, 2, 1, 1]  # type: ignore[index]
+    assert [(r.event, r.count) for r in ledger] == [(Gaussian(0.6), 2)], (  # type: ignore[attr-defined]
         "nobody was asked three times; any two updates are 2 clips apart"
     )
-    assert "the server included" in promise.words(1.0, 1.0)
+    assert "the server included" in promise.statement(ledger).sentence
 
 
 def test_local_noise_of_users_in_two_groups_is_paid_by_each_group() -> None:
@@ -321,9 +320,9 @@ def test_local_noise_of_users_in_two_groups_is_paid_by_each_group() -> None:
         ("half 2", [6, 7]),
     ):
         asked = Asked(cohort, 2.0, 5, MODEL)
-        ledger = account.of(group).charge(ledger, asked, state)
+        ledger, state = account.of(group).charge(ledger, asked, state)
         _, state = mechanism.release({}, asked, state, root(0))
-    assert state[ASKED].tolist() == [2, 2, 0, 0, 0, 1, 1, 1, 0, 1]
+    assert state[f"{ASKED}/0.6"].tolist() == [2, 2, 0, 0, 0, 1, 1, 1, 0, 1]
     assert [(release.group, release.count) for release in ledger] == [("half 1", 2), ("half 2", 1)]
 
 
@@ -331,7 +330,7 @@ def test_local_noise_of_users_in_two_groups_is_paid_by_each_group() -> None:
 
 
 def test_fresh_noise_is_paid_for_before_it_is_released() -> None:
-    mechanism = GaussianMechanism(replace(CENTRAL, randomness="system"), 1)
+    mechanism = GaussianMechanism(CENTRAL, 1, fresh=True)
     rounds = loop(Everyone(), mechanism, ServerOptimizer(), mechanism)
     federation = replace(honest(mechanism, {}), clients=range(4))
     steps = list(rounds(federation, ServerState(params=MODEL), until=1, seed=root(0)))

@@ -19,10 +19,10 @@ from lexfed.core.seeds import derive, root
 from lexfed.privacy.noise import (
     BITS,
     discrete_gaussian,
-    fresh_noise,
+    fresh_steps,
     gaussian,
     grid_of,
-    towards_zero,
+    in_steps,
 )
 
 LIKE = {"embedding.weight": torch.empty(300, 50), "bias": torch.empty(7), "scale": torch.empty(())}
@@ -94,42 +94,24 @@ def test_a_model_of_a_million_and_a_half_parameters_takes_seconds() -> None:
 
 
 @pytest.mark.parametrize("deviation", [1e-9, 0.1, 0.5, 0.7335, 1.0, 1.9999999, 2000.0])
-def test_the_grid_fits_float32(deviation: float) -> None:
+def test_the_grid_is_a_power_of_two_far_below_the_deviation(deviation: float) -> None:
     grid = grid_of(deviation)
-    assert math.frexp(grid)[0] == 0.5, "a power of two"
+    assert math.frexp(grid)[0] == 0.5
     assert 2**BITS <= deviation / grid < 2 ** (BITS + 1)
-    sixteen = (
-        torch.arange(2**24 - 1000, 2**24 + 1) * grid
-    )  # in float64 steps: the last ones below 16 deviations
-    assert torch.equal(
-        sixteen.float().double() / grid, torch.arange(2**24 - 1000, 2**24 + 1).double()
-    )
 
 
 @pytest.mark.parametrize("deviation", [1e-3, 0.7335, 3.0])
-def test_fresh_noise_lies_on_the_grid_and_has_its_deviation(deviation: float) -> None:
-    noise, grid = fresh_noise(LIKE, deviation), grid_of(deviation)
+def test_fresh_noise_is_whole_steps_and_has_its_deviation(deviation: float) -> None:
+    grid = grid_of(deviation)
+    noise = fresh_steps(LIKE, deviation, grid)
     assert {name: value.shape for name, value in noise.items()} == {
         name: value.shape for name, value in LIKE.items()
     }
-    for value in noise.values():
-        steps = value.double() / grid
-        assert value.dtype == torch.float32
-        assert torch.equal(steps, steps.round())
-    x = noise["embedding.weight"].double() / deviation
+    assert {value.dtype for value in noise.values()} == {torch.int64}
+    x = noise["embedding.weight"].double() * grid / deviation
     assert abs(float(x.square().mean()) - 1) < 6 * math.sqrt(2 / x.numel())
     derived = gaussian(LIKE, deviation, root(0))["embedding.weight"].double() / grid
     assert not torch.equal(derived, derived.round()), "the pair: floating-point noise is on no grid"
-
-
-def test_a_sum_in_float32_is_a_function_of_the_exact_sum() -> None:
-    grid = grid_of(0.7)
-    total = towards_zero(
-        {"w": 40 * torch.randn(20_000, generator=torch.Generator().manual_seed(0))}, grid
-    )["w"]
-    noise = fresh_noise({"w": total}, 0.7)["w"]
-    exact = (total.double() / grid).long() + (noise.double() / grid).long()
-    assert torch.equal(total + noise, (exact.double() * grid).float())
 
 
 def test_rounding_towards_zero_never_lengthens() -> None:
@@ -138,29 +120,36 @@ def test_rounding_towards_zero_never_lengthens() -> None:
         "b": torch.tensor([-1.0, -1e-9, 0.0, 0.3]),
     }
     grid = 2.0**-16
-    rounded = towards_zero(values, grid)
+    steps = in_steps(values, grid)
     for name, value in values.items():
-        assert (rounded[name].abs() <= value.abs()).all()
-        assert ((value.double() - rounded[name].double()).abs() < grid).all()
-        assert (rounded[name] * value >= 0).all()
-        assert torch.equal(rounded[name].double() / grid, (rounded[name].double() / grid).trunc())
-        assert not torch.signbit(rounded[name][rounded[name] == 0]).any(), "zero has no sign"
-    assert torch.equal(towards_zero(rounded, grid)["w"], rounded["w"])
+        rounded = steps[name].double() * grid
+        assert steps[name].dtype == torch.int64
+        assert (rounded.abs() <= value.double().abs()).all()
+        assert ((value.double() - rounded).abs() < grid).all()
+        assert (rounded * value >= 0).all()
+    again = {name: value.double() * grid for name, value in steps.items()}
+    assert torch.equal(in_steps(again, grid)["w"], steps["w"])
     nearest = (values["w"] / grid).round() * grid
     assert (nearest.abs() > values["w"].abs()).any(), "the pair: to the nearest may lengthen"
 
 
 @pytest.mark.parametrize("grid", [0.0, -0.5, 0.3, math.inf, math.nan])
 def test_a_grid_whose_multiples_are_not_exact_is_refused(grid: float) -> None:
-    assert towards_zero({"w": torch.tensor([0.6])}, 0.5)["w"].tolist() == [0.5]
+    assert in_steps({"w": torch.tensor([0.6])}, 0.5)["w"].tolist() == [1]
     with pytest.raises(PrivacyError, match="power of two"):
-        towards_zero({"w": torch.tensor([0.6])}, grid)
+        in_steps({"w": torch.tensor([0.6])}, grid)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
+def test_what_is_no_number_has_no_steps(bad: float) -> None:
+    with pytest.raises(PrivacyError, match="no number"):
+        in_steps({"w": torch.tensor([bad])}, 2.0**-20)
 
 
 @pytest.mark.parametrize("deviation", [0.0, -1.0, math.inf, math.nan, 1e-40])
-def test_fresh_noise_of_no_deviation_is_refused(deviation: float) -> None:
+def test_noise_of_no_deviation_has_no_grid(deviation: float) -> None:
     with pytest.raises(PrivacyError, match="deviation"):
-        fresh_noise(LIKE, deviation)
+        grid_of(deviation)
 
 
 # --- where it comes from -------------------------------------------------------------------------
@@ -189,13 +178,13 @@ def test_fresh_noise_never_comes_again_and_touches_no_generator() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     before, words = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
-    one = fresh_noise(LIKE, 1.0)
+    one = fresh_steps(LIKE, 1.0, grid_of(1.0))
     gaussian(LIKE, 1.0, root(0))
     assert torch.equal(torch.get_rng_state(), before)
     assert np.array_equal(np.random.get_state()[1], words)  # type: ignore[index]
     torch.manual_seed(0)
     np.random.seed(0)
-    two = fresh_noise(LIKE, 1.0)
+    two = fresh_steps(LIKE, 1.0, grid_of(1.0))
     assert (one["embedding.weight"] == two["embedding.weight"]).float().mean() < 0.01
 
 

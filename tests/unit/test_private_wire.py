@@ -10,7 +10,7 @@ import pytest
 from lexfed.audits.transcript import Recorded, transcript
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.methods.lg_fedavg import WARM_UP
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.splitting import words

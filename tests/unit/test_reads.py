@@ -12,7 +12,7 @@ import pytest
 from lexfed.core.errors import ConfigError
 from lexfed.experiment import reads, reference
 from lexfed.experiment.config import Config, changed, loads, to_toml
-from lexfed.experiment.registry import METHODS, method
+from lexfed.experiment.known_methods import METHODS, method
 from tests.conftest import ROOT, Lexfed
 
 REFUSED = [

@@ -8,7 +8,7 @@ import torch
 
 from lexfed.audits.transcript import transcript
 from lexfed.core.errors import CheckpointError, DataError
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.records import checkpoint
 from lexfed.wire import size
 from tests.conftest import Lexfed
@@ -96,10 +96,23 @@ def test_a_folder_can_be_read_without_lexfed(tiny: Path, lexfed: Lexfed, tmp_pat
     assert "delta/embedding.weight" in safetensors.torch.load_file(folder / "arrays.safetensors")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_its_owner_alone_may_read_it(
+    workers: int, tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    wire = tmp_path / "wire"
+    result = lexfed("run", tiny, "--out", "a", "--record-wire", "wire", "--workers", workers)
+    assert result.returncode == 0
+    everything = [wire, *wire.rglob("*")]
+    assert len(everything) > 50
+    for path in everything:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
 def test_no_seed_travels(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
     for m in transcript(tmp_path / "wire", VERBS):
-        assert set(m.message.meta) <= {"step", "ask", "round", "split"}
+        assert set(m.message.meta) <= {"step", "ask", "round", "split", "most_texts"}
         assert not m.message.blobs
 
 

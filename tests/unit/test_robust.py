@@ -16,10 +16,11 @@ from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import parse
 from lexfed.federation import Ask, Requests, Sum, Total, plain, robust
 from lexfed.federation.robust import Aggregation, Rule, median, norm_bound, rule_of, trimmed_mean
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import Asked, NoPrivacy
-from lexfed.wire import ClientId, Message, Verb, pack, size, under
-from lexfed.word2vec.verbs import SKIPGRAM
+from lexfed.wire import ClientId, Message, Meta, Verb, pack, size, under
+from lexfed.wire.verbs import LARGEST_MOVE
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 
 SHAPES = {"table": (7, 3), "bias": ()}
 Replies = Mapping[ClientId, Message]
@@ -32,15 +33,15 @@ def asking(replies: Replies) -> Ask:
     return ask
 
 
-def total(made: Total, model: Params, clients: int) -> Sum:
-    request = Message(under("model", model), {"step": 0, "ask": 0, "round": 0})
+def total(made: Total, model: Params, clients: int, told: Mapping[str, Meta] = {}) -> Sum:
+    request = Message(under("model", model), {"step": 0, "ask": 0, "round": 0, **told})
     return made(TRAIN, dict.fromkeys(range(clients), request))
 
 
-def step(made: Total, model: Params, clients: int) -> Params:
+def step(made: Total, model: Params, clients: int, told: Mapping[str, Meta] = {}) -> Params:
     """What the server adds to its model."""
     asked = Asked(range(clients), clients, clients, model)
-    update = NoPrivacy().release(total(made, model, clients).update, asked, {}, b"")[0]
+    update = NoPrivacy().release(total(made, model, clients, told).update, asked, {}, b"")[0]
     return {name: value for name, value in update.items() if isinstance(value, Tensor)}
 
 
@@ -208,9 +209,10 @@ def outside(rule: Rule, deltas: Sequence[Params], honest: int) -> bool:
 def test_as_many_liars_as_are_cut_stay_among_the_honest_and_one_more_does_not(
     rule: Rule, cut: int, seed: int
 ) -> None:
-    for sizes in ([1e3], [-3e38], [1e3, -1e3, 1e30, -3e38]):  # up to the largest number there is
+    most = LARGEST_MOVE  # what is larger is not heard at all
+    for sizes in ([1e3], [-most], [1e3, -1e3, most / 10, -most]):
         assert not outside(rule, lied(cut, 11, sizes, seed), 11 - cut)
-    for sizes in ([1e3], [-3e38]):  # of one mind
+    for sizes in ([1e3], [-most]):  # of one mind
         assert outside(rule, lied(cut + 1, 11, sizes, seed), 10 - cut)
 
 
@@ -228,16 +230,21 @@ def test_rounding_up_keeps_a_liar_out_when_a_client_drops_out() -> None:
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_weight_that_is_claimed_buys_the_mean_and_no_robust_rule(rule: Rule) -> None:
-    """Nine clients move by 1; the tenth moves by -1 and says that it has a million texts."""
-    deltas = [{"x": torch.tensor(1.0)}] * 9 + [{"x": torch.tensor(-1.0)}]
-    ask = asking(replies_of(deltas, [10] * 9 + [1_000_000]))
-    assert step(plain(ask), {"x": torch.zeros(())}, 10)["x"].item() == pytest.approx(-1, abs=1e-3)
-    assert step(robust(ask, rule), {"x": torch.zeros(())}, 10)["x"].item() >= 0.8
+    """Nine clients move by 1; the tenth moves by -1 and says that it has the most texts that count,
+    or more than that: then nobody hears it.
+    """
+    deltas, model = [{"x": torch.tensor(1.0)}] * 9 + [{"x": torch.tensor(-1.0)}], torch.zeros(())
+    honest, told = replies_of(deltas, [10] * 10), NoPrivacy().tell({})
+    for claimed, mean in ((10_000, -0.98), (1_000_000, 1.0)):
+        lie = NoPrivacy(most=claimed).bound(deltas[9], claimed, 0.5, Message(), b"")
+        ask = asking({**honest, 9: Message(pack(lie))})
+        assert step(plain(ask), {"x": model}, 10, told)["x"].item() == pytest.approx(mean, abs=0.01)
+        assert step(robust(ask, rule), {"x": model}, 10, told)["x"].item() >= 0.8
 
 
 def test_the_norm_bound_lets_a_liar_move_the_model_by_its_share_of_the_bound_alone() -> None:
     model, honest = model_of(), draw(9)
-    for size_ in (1.0, 1e3, 1e30, 3e38):
+    for size_ in (1.0, 1e3, LARGEST_MOVE):
         lie = {name: torch.full_like(value, size_) for name, value in model.items()}
         moved = step(robust(asking(replies_of([*honest, lie])), norm_bound(2.0)), model, 10)
         without = step(robust(asking(replies_of([*honest, model])), norm_bound(2.0)), model, 10)
@@ -362,6 +369,7 @@ NOISY = {"privacy": {"placement": "central", "noise": 1.0}, "cohort": {"sampling
         ({"aggregation": {"trim": 0.5}}, "below 0.5"),
         ({"aggregation": {"trim": -0.1}}, "at least 0"),
         ({"aggregation": {"norm": 0.0}}, "aggregation.norm must be above 0"),
+        ({"aggregation": {"most_texts": 0}}, "aggregation.most_texts must be at least 1"),
         ({"aggregation": {"rule": "medain"}}, "did you mean 'median'?"),
         ({"aggregation": {"rule": "median"}, **NOISY}, "noise is made for a sum"),
         ({"aggregation": {"rule": "norm_bound"}, "method": "federated_word2vec"}, "travel as rows"),

@@ -47,7 +47,7 @@ from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import KEEPS_NOTHING
 from lexfed.learning.task import LocalUpdate, Task, Train, Trained
 from lexfed.learning.training import updater
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.methods.fedavg import fedavg
 from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.metrics.decoys import decoys

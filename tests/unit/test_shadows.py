@@ -20,7 +20,7 @@ from lexfed.core.seeds import root
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config, load
 from lexfed.federation import Federation, Requests, Sum
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.wire import ClientId, Message, Verb
 from tests.conftest import Lexfed
 

@@ -10,7 +10,7 @@ from transformers import BertConfig, DistilBertConfig
 from lexfed.audits.transcript import transcript
 from lexfed.core.params import count
 from lexfed.core.seeds import root
-from lexfed.learning.verbs import EVALUATE, TRAIN
+from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.methods.fedrecon import PRIVATE_ROWS, Parted, is_private_token
 from lexfed.models.encoder import EncoderClassifier, from_config, load_encoder, resolve
 from lexfed.models.model import EMBEDDING, ENCODER, HEAD, Example, collate

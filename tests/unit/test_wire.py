@@ -9,7 +9,7 @@ import lexfed
 from lexfed.core.errors import PrivacyError, WireError
 from lexfed.core.params import ALL_SHARED, ParameterSplit
 from lexfed.federation import Method
-from lexfed.learning.verbs import TRAIN
+from lexfed.learning.training_verbs import TRAIN
 from lexfed.methods.lg_fedavg import WARM_UP
 from lexfed.wire import Message, Verb, check, check_outgoing, decode, encode
 
@@ -35,7 +35,8 @@ def test_what_is_not_in_the_form_of_a_verb_can_not_be_sent() -> None:
 
 
 def test_a_verb_that_a_method_does_not_have_can_not_be_asked_for() -> None:
-    method = Method({TRAIN: lambda message, client, state: (None, state)}, lambda *_: iter(()))
+    handlers = {TRAIN: lambda message, client, state: (None, state)}
+    method = Method(handlers, lambda *_: iter(()), ALL_SHARED, rounds=1)
     assert method.verb("train") is TRAIN
     with pytest.raises(WireError, match="unknown verb 'steal'"):
         method.verb("steal")
@@ -73,9 +74,11 @@ def test_no_verb_could_carry_a_seed_or_text_up() -> None:
     ]  # fmt: skip
     for verb in verbs:
         if verb.name in words:
-            assert verb.up.blobs == (words[verb.name],)
+            assert tuple(verb.up.blobs) == (words[verb.name],)
             continue
-        assert verb.up.meta in ((), ("version",)), verb  # a number that the server itself counts up
+        assert tuple(verb.up.meta) in ((), ("version",)), (
+            verb
+        )  # a number that the server itself counts up
         assert not verb.up.blobs, verb
 
 

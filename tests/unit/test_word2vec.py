@@ -13,7 +13,6 @@ import torch
 from gensim.models import KeyedVectors
 from torch import Tensor
 
-from lexfed.core.errors import DivergedError
 from lexfed.core.params import Rows, Update
 from lexfed.core.seeds import derive, root
 from lexfed.experiment import config
@@ -32,7 +31,7 @@ from lexfed.word2vec.passes import draw_batch, heldout_pairs
 from lexfed.word2vec.replica import UNKNOWN, VOCABULARY, first_tables, tables_of, version_of
 from lexfed.word2vec.row_rules import VERSION, RowRule, RowStep, changed_since, start
 from lexfed.word2vec.study import VectorStudy
-from lexfed.word2vec.verbs import SKIPGRAM
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 from tests.conftest import Lexfed
 from tests.unit.test_skipgram import dense_loss
 
@@ -115,6 +114,15 @@ def equal(one: ServerState, other: ServerState) -> bool:
 
 
 LATER = (10**6, 0)  # behind every step
+
+
+def test_what_an_organisation_remembers_of_the_agreement_stays(
+    corpus: Path, tmp_path: Path
+) -> None:
+    states(built(corpus, "rounds=2"), tmp_path / "s")
+    for client in range(3):
+        kept = Store(tmp_path / "s").load(client, LATER).blobs
+        assert kept.keys() == {"agreements", "version", "list"}
 
 
 PAPER = ("word2vec.mode=fedsgd", "word2vec.rule=mean", "word2vec.upload=fp32", "agreement.rule=union", "word2vec.steps=3",
@@ -286,9 +294,8 @@ def test_who_was_away_is_scored_on_the_tables_of_today(corpus: Path, tmp_path: P
     tables = {name: table.numpy() for name, table in last.params.items()}
     clients = [assembly.population.client(number) for number in range(3)]
     pairs = [heldout_pairs(readings, begun(assembly, last), client, options) for client in clients]
-    losses, numbers = study(assembly)._heldout(federation, last)
-    assert losses == [one.loss(tables) for one in pairs]
-    assert numbers == [len(one.centres) for one in pairs]
+    figures = study(assembly)._heldout(federation, last)
+    assert figures == [(one.loss(tables), len(one.centres)) for one in pairs]
     kept = [version_of(store.load(client, LATER)) for client in range(3)]
     assert kept == versions, "who is scored keeps what it held"
 
@@ -399,15 +406,15 @@ def test_row_adagrad_divides_by_what_has_been() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
-def test_a_step_that_would_explode_is_refused_before_anything_moves(value: float) -> None:
+def test_a_row_that_would_explode_stays_and_the_others_move(value: float) -> None:
     tables = {"input": torch.ones(3, 2), "output": torch.ones(3, 2)}
     update = {
         "input": Rows(torch.tensor([0]), torch.ones(1, 2)),
-        "output": Rows(torch.tensor([2]), torch.full((1, 2), value)),
+        "output": Rows(torch.tensor([0, 2]), torch.tensor([[value, 0.0], [1.0, 1.0]])),
     }
-    with pytest.raises(DivergedError, match=r"lower word2vec\.lr"):
-        RowStep().step(tables, update, {})
-    assert all(torch.equal(table, torch.ones(3, 2)) for table in tables.values())
+    RowStep().step(tables, update, {})
+    assert tables["input"].tolist() == [[2, 2], [1, 1], [1, 1]]
+    assert tables["output"].tolist() == [[1, 1], [1, 1], [2, 2]]
 
 
 def test_divergence_is_reported_and_the_last_good_round_stays(
@@ -422,10 +429,13 @@ def test_divergence_is_reported_and_the_last_good_round_stays(
         *(w for s in settings for w in ("--set", s)),
     )
     assert out.returncode == 0, out.stderr
-    assert "diverged: rows of the" in out.stdout
+    assert "diverged: most updates were no numbers of an ordinary size" in out.stdout
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["stopped"] == "diverged"
-    assert "lower word2vec.lr" in summary["reason"]
+    assert "word2vec.lr" in summary["reason"]
+    assert all(
+        "is no number" in reason or "out of its range" in reason for reason in summary["refused"]
+    )
     _, tables = read_tables(tmp_path / "run" / "artifacts" / "vectors.safetensors")
     assert all(bool(torch.isfinite(table).all()) for table in tables.values())
 
@@ -527,6 +537,7 @@ def test_what_a_user_gets(corpus: Path, lexfed: Lexfed, tmp_path: Path) -> None:
         assert isinstance(summary[key], float), key
     assert summary["vocabulary_size"] == len(WORDS)
     assert summary["single_source_words"] == 0
+    assert set(summary["agreement_refused"].values()) == {0}
     assert set(summary["neighbours"]) == {"cat"}
     assert set(summary["neighbours"]["cat"]) == {"federated", "alone", "centralised"}
     assert len(summary["organisations"]) == 3
@@ -557,6 +568,41 @@ def test_a_malformed_update_counts_as_none(corpus: Path, tmp_path: Path) -> None
 
     last = run(assembly, replace(federation, ask=evil, total=plain(evil)))[-1]
     assert len(last.params[INPUT]) == len(WORDS)
+
+
+def test_who_sends_no_numbers_is_counted_and_ends_nothing(
+    corpus: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    settings = ("malice.clients=1", "malice.kind='nan'", "rounds=2")
+    for workers in (0, 2):  # these are threads
+        words = [word for setting in settings for word in ("--set", setting)]
+        out = lexfed("run", corpus, "--out", f"w{workers}", "--workers", workers, *words)
+        assert out.returncode == 0, out.stderr
+        run = tmp_path / f"w{workers}"
+        records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        assert [record["clients"] for record in records] == [2, 2]
+        assert [record["refused"] for record in records] == [{"'delta/' is no number": 1}] * 2
+        summary = json.loads((run / "summary.json").read_text())
+        assert summary["refused"] == {"'delta/' is no number": 2}
+        assert "2 &#x27;delta/&#x27; is no number" in (run / "report.html").read_text()
+    one, two = ((tmp_path / f"w{n}/artifacts/vectors.txt").read_bytes() for n in (0, 2))
+    assert one == two
+
+
+def test_pairs_beyond_the_most_that_count_are_not_claimed(corpus: Path, tmp_path: Path) -> None:
+    heard: list[Message] = []
+    assembly = built(corpus, "word2vec.most_pairs=5", "rounds=1")
+    federation = simulate(site_of(assembly, Store(tmp_path)))
+
+    def ask(verb: Verb, requests: Requests) -> Replies:
+        for client, reply in federation.ask(verb, requests):
+            if verb is SKIPGRAM:
+                heard.append(reply)
+            yield client, reply
+
+    run(assembly, replace(federation, ask=ask, total=plain(ask)))
+    assert len(heard) == 3
+    assert {int(reply.arrays["delta/input#counts"].max()) for reply in heard} == {5}
 
 
 HARD: dict[str, tuple[list[tuple[str, str]], str | None]] = {

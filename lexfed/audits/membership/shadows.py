@@ -145,7 +145,7 @@ def joined(federation: Federation, joins: Coins) -> Federation:
     def total(verb: Verb, requests: Requests) -> Sum:
         return federation.total(verb, present(requests))
 
-    return Federation(federation.clients, ask, total)
+    return replace(federation, ask=ask, total=total)
 
 
 def _logits(model: Classifier, params: Params, examples: Sequence[Example]) -> Tensor:  # (N, C)

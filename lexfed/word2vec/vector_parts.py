@@ -10,7 +10,7 @@ from lexfed.corpus.population import Population
 from lexfed.federation.method import Entry, Kind, Study
 from lexfed.federation.sampling import Cohort, Sampler
 from lexfed.federation.sampling import build as sampler_of
-from lexfed.privacy.promise import Promise
+from lexfed.privacy.promise import Promise, Secrets
 from lexfed.word2vec.options import Word2Vec
 
 
@@ -25,6 +25,8 @@ class Tables(Protocol):
     def agreement(self) -> Agreement: ...
     @property
     def word2vec(self) -> Word2Vec: ...
+    @property
+    def secrets(self) -> Secrets: ...
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,30 @@ class VectorParts:
     agreement: Agreement
     rounds: int
     people: Population
+    fresh: bool = False  # secrets come from the operating system: no attempt repeats another
     study: Study | None = None  # the method brings it
     promise: Promise | None = None  # noise per user has no meaning between organisations
 
+    @property
+    def names(self) -> frozenset[str]:
+        from lexfed.models.skipgram import INPUT, OUTPUT  # compiled: loaded when first needed
+
+        return frozenset({INPUT, OUTPUT})
+
 
 def parts(tables: Tables, people: Population, entry: Entry) -> VectorParts:
-    sampler = sampler_of(tables.cohort, len(people))
-    return VectorParts(sampler, tables.word2vec, tables.agreement, tables.rounds, people)
+    fresh = tables.secrets == "system"
+    sampler = sampler_of(tables.cohort, len(people), fresh)
+    return VectorParts(sampler, tables.word2vec, tables.agreement, tables.rounds, people, fresh)
 
 
 WORD_VECTORS = Kind(
     "word vectors",
     parts,
-    reads=("data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit"),
+    reads=(
+        "data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit",
+        "vocabulary.vectors",  # whose words an attacker tries out against the agreed hashes
+    ),
     tells={
         "privacy": (
             "word vectors are trained by organisations: noise per user has no meaning; "
@@ -55,4 +68,4 @@ WORD_VECTORS = Kind(
         "aggregation": "word vectors travel as rows, which have no median",
         "train": "word vectors are trained as [word2vec] says",
     },
-)
+)  # fmt: skip

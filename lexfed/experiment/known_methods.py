@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lexfed.core.errors import ConfigError, nearest
-from lexfed.core.importing import is_own, own
+from lexfed.core.importing import is_own, own, written
 from lexfed.federation.method import Entry
 
 # Each is imported when it is asked for: compiled code and libraries take memory that other methods
@@ -25,10 +25,8 @@ METHODS: Mapping[str, str] = {
 def method(name: str) -> Entry:
     """The entry of a method. What can't be found is an error, never another method."""
     if name not in METHODS and not is_own(name):
-        known = nearest(name, METHODS)
-        raise ConfigError(
-            f"method = '{name}' is not known; {known} (one of your own is 'package.module:METHOD')"
-        )
+        known = f"{nearest(name, METHODS)} (one of your own is 'package.module:METHOD')"
+        raise ConfigError(f"method = '{name}' is not known; {written(name) or known}")
     found = own(METHODS.get(name, name), "method")
     if not isinstance(found, Entry):
         raise ConfigError(f"method = '{name}' is not a lexfed.Entry")

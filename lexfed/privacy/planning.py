@@ -1,0 +1,103 @@
+"""Before anything is run: how much noise a promise takes, and what it would do to the mean of an
+update.
+
+    z       the least noise multiplier with which so many rounds cost epsilon at most, at this delta
+    number  z S / C     the noise's deviation on each number of the mean update (clip S, cohort C)
+    whole   z sqrt(P) / C   its length against the longest update that may be sent, P parameters
+
+Where the last figure is far above 1, one round drowns in noise; what is learned adds up over
+rounds, and so does the noise, as a square root. Local noise (nobody trusts the server) is drawn by
+every user for itself, so the mean has it divided by the root of the cohort only.
+"""
+
+import math
+from dataclasses import dataclass
+
+from lexfed.core.errors import ConfigError
+from lexfed.privacy.calibration import Accountant, noise_for
+
+FACTORS = (0.1, 1.0, 10.0)  # of the cohort that was asked for
+
+
+@dataclass(frozen=True)
+class Plan:
+    epsilon: float
+    population: int
+    cohort: float
+    rounds: int
+    delta: float = 1e-6
+    clip: float = 0.5
+    parameters: int = 1_000_000
+    accountant: Accountant = "pld"
+
+    def __post_init__(self) -> None:
+        if not (self.epsilon > 0 and 0 < self.delta < 1 and self.clip > 0):
+            raise ConfigError("epsilon and clip are above 0, delta lies between 0 and 1")
+        if not (1 <= self.cohort <= self.population and self.rounds > 0 and self.parameters > 0):
+            raise ConfigError(
+                "a cohort has at least one user and at most the whole population; rounds and "
+                "parameters are above 0"
+            )
+
+    @property
+    def title(self) -> str:
+        return (
+            f"epsilon {self.epsilon:g} at delta {self.delta:g} over {self.rounds:,} rounds, "
+            f"{self.population:,} users, clip {self.clip:g}, {self.parameters:,} parameters.\n"
+            "z: the noise's deviation on the sum, in clips. Then its deviation on each number of "
+            "the mean\nupdate, and the length of all of it against the longest update that may be "
+            "sent.\n"
+        )
+
+    @property
+    def share(self) -> float:
+        return self.cohort / self.population
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What a plan takes."""
+
+    cohort: float
+    multiplier: float  # z
+    number: float  # deviation on each number of the mean
+    whole: float  # length of all of it, in clips
+
+
+def central(plan: Plan, cohort: float | None = None) -> Noise:
+    """The server adds it, and users are drawn by secret coins."""
+    cohort = cohort or plan.cohort
+    share = cohort / plan.population
+    z = noise_for(plan.epsilon, plan.delta, share, plan.rounds, plan.accountant)
+    return _noise(plan, cohort, z, z / cohort)
+
+
+def local(plan: Plan) -> Noise:
+    """Every user adds it. It pays for the rounds in which it is asked: a share of them, rounded up.
+
+    Whatever one sends in the place of what: updates are two clips apart, so z is twice as large.
+    """
+    times = max(1, math.ceil(plan.rounds * plan.share))
+    z = 2 * noise_for(plan.epsilon, plan.delta, 1.0, times, plan.accountant)
+    return _noise(plan, plan.cohort, z, z / math.sqrt(plan.cohort))
+
+
+def _noise(plan: Plan, cohort: float, z: float, on_the_mean: float) -> Noise:
+    return Noise(cohort, z, on_the_mean * plan.clip, on_the_mean * math.sqrt(plan.parameters))
+
+
+def table(plan: Plan) -> list[list[str]]:
+    """The cohort that was asked for, others beside it, and local noise."""
+    cohorts = [plan.cohort * factor for factor in FACTORS]
+    rows = [
+        [f"the server, cohorts of {noise.cohort:,.0f}", *_cells(noise)]
+        for noise in (central(plan, c) for c in cohorts if 1 <= c <= plan.population)
+    ]
+    return [*rows, [f"every user, cohorts of {plan.cohort:,.0f}", *_cells(local(plan))]]
+
+
+def _cells(noise: Noise) -> list[str]:
+    return [f"{noise.multiplier:.4g}", f"{noise.number:.3g}", f"{noise.whole:.3g}"]
+
+
+HEADS = ["who adds noise", "z", "on each number", "against the longest update"]

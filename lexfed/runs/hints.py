@@ -1,0 +1,76 @@
+"""What a user should know before a run begins, and after it has ended, one sentence each."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lexfed.core.figures import curve_of
+from lexfed.corpus import checking
+from lexfed.corpus.text import Corpus
+from lexfed.experiment.assembly import Assembly
+from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.word import WordTokenizer
+
+LOOKED_AT = 2_000  # texts that are read for a hint: a run must not wait for it
+
+
+def before(assembly: Assembly) -> Iterator[str]:
+    people = assembly.population
+    whole = len(people.train.texts)
+    yield from checking.of_clients(people, assembly.config.data, whole)
+    some = list(_first(people.seen_text))
+    yield from checking.of_scripts(some)
+    yield from _of_words(assembly, some)
+
+
+def _first(corpus: Corpus) -> Iterator[str]:
+    for text, _ in zip(corpus, range(LOOKED_AT), strict=False):
+        yield text
+
+
+def _of_words(assembly: Assembly, texts: Sequence[str]) -> Iterator[str]:
+    """How much of the text the common word list covers."""
+    tokenizer = assembly.tokenizer
+    if not isinstance(tokenizer, WordTokenizer):
+        return
+    known = tokenizer.vocabulary.ids
+    found = [word in known for text in texts for word in words(text)]
+    coverage = sum(found) / max(1, len(found))
+    if coverage < 0.9:
+        yield (
+            f"the word list knows {100 * coverage:.0f} % of the words of these texts; the rest is "
+            "read as one unknown word"
+        )
+
+
+def after(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    accuracy, majority = summary.get("global_accuracy"), summary.get("test_majority_accuracy")
+    if accuracy is not None and majority is not None and accuracy <= majority:
+        yield (
+            f"accuracy {100 * accuracy:.1f} % is no better than always saying the most frequent "
+            f"class of the test set ({100 * majority:.1f} %): train longer, or change train.lr"
+        )
+    yield from _of_curve(records)
+    loss, untrained = summary.get("heldout_loss"), summary.get("untrained_heldout_loss")
+    if loss is not None and untrained is not None and loss >= untrained:
+        yield (
+            f"the loss on held-out text ({loss:.3f}) is no better than untrained vectors' "
+            f"({untrained:.3f}): lower word2vec.lr, or bring more text"
+        )
+
+
+def _of_curve(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Overfitting: the loss falls on, and the accuracy has fallen from its best."""
+    scored = [
+        (r["round"], curve_of(r)["global_accuracy"], r["loss"])
+        for r in records
+        if curve_of(r).get("global_accuracy") is not None and r["loss"] is not None
+    ]
+    if len(scored) < 4:
+        return
+    best = max(scored, key=lambda row: row[1])
+    last = scored[-1]
+    if best[1] - last[1] > 0.02 and last[2] < best[2]:
+        yield (
+            f"accuracy was {100 * best[1]:.1f} % at round {best[0]} and is {100 * last[1]:.1f} % "
+            "now, while the loss went on falling: the model learns its texts by heart"
+        )
