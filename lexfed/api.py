@@ -281,7 +281,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Audit:
-    """What attacks found: one row per attack, attacker and cell."""
+    """What attacks found: one row per attack, attacker and cell; of those that did not run, why
+    (`not_run`).
+    """
 
     found: Sequence[Mapping[str, Any]]
 

@@ -110,6 +110,13 @@ class Wrapping(Classifier, Protocol):
         """The parameters as the model inside has them."""
 
 
+def input_dropout(model: object) -> float:
+    """The share of the numbers of a word's vector that a training step leaves out, each by chance
+    and anew at every place; 0, where a model says nothing of it.
+    """
+    return float(getattr(model, "input_dropout", 0.0))
+
+
 def lacking(model: object, protocol: type) -> list[str]:
     """What a model of the user's own has not, and must have."""
     names = dict.fromkeys(

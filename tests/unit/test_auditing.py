@@ -68,7 +68,9 @@ def test_what_two_sentences_give_away_and_to_whom(lexfed: Lexfed) -> None:
         "but one client that talks gives everything back"
     )
     assert spans["1 d known words"]["recall_at_n"] >= 0.95, "and so do d known words"
-    assert spans["0.5 d known words"]["recall_at_n"] < spans["1 d known words"]["recall_at_n"]
+    assert spans["0.5 d known words"]["recall_at_n"] >= 0.95, "d/2, as these are fewer words still"
+    assert 0 < spans["covariance"]["recall_at_n"] < open_span["prior_recall_at_n"]
+    assert spans["gram"]["nothing_to_read"] == 3, "three uploads have too little in common"
     assert one(rows, attack="sentences", method="fedevocab", defence="none")["auc"] > 0.95
     assert "What uploads give away" in Path("audit/audit.html").read_text()
 
