@@ -224,25 +224,26 @@ def _run(run: Run, manner: Manner) -> RunDir:
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
         console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
-    summary = run.directory.summary()
-    if summary["stopped"] == "diverged":
-        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
-        console.print(
-            f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False
-        )
-    elif summary["stopped"] == "budget":
-        console.print(
-            f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False
-        )
-    if summary["refused"]:
-        told = f"replies that were refused: {human('refused', summary['refused'])}"
-        console.print(told, soft_wrap=True, highlight=False)
-    if summary["privacy"]:
-        console.print(summary["privacy"], soft_wrap=True, highlight=False)
-    for hint in hints.after(summary, run.directory.records()):
-        console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
+    for line in _ending(run.directory):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     page.write(run.directory)
     return run.directory
+
+
+def _ending(directory: RunDir) -> Iterator[str]:
+    """What a user should know when a run has ended, beside its figures."""
+    summary = directory.summary()
+    if summary["stopped"] == "diverged":
+        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
+        yield f"diverged: {why}. The last good round is kept."
+    elif summary["stopped"] == "budget":
+        yield f"the privacy budget is spent: {summary['reason']}."
+    if summary["refused"]:
+        yield f"replies that were refused: {human('refused', summary['refused'])}"
+    if summary["privacy"]:
+        yield summary["privacy"]
+    for hint in hints.after(summary, directory.records()):
+        yield f"note: {hint}"
 
 
 def _records(run: Run, manner: Manner) -> Iterator[Record]:
