@@ -29,7 +29,7 @@ class Columns:
 def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     """A corpus of a table's columns: rows whose text is missing or blank are left out."""
     texts = text_column(table, columns.text, where, "set data.text")
-    rows = np.flatnonzero(~_blank(texts)).astype(np.int64)
+    rows = np.flatnonzero(~blank(texts)).astype(np.int64)
     if len(rows) == 0:
         raise DataError(f"{where} holds no text: every row of '{columns.text}' is empty")
     users, sources, splits = (
@@ -58,7 +58,7 @@ def text_column(table: pa.Table, name: str, where: str, advice: str) -> Any:
     return _strings(table, name, where)
 
 
-def _blank(texts: Any) -> npt.NDArray[np.bool_]:
+def blank(texts: Any) -> npt.NDArray[np.bool_]:
     """Which texts are missing or white space, piece by piece: trimming copies."""
     parts = []
     for start in range(0, len(texts), _PIECE):

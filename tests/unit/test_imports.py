@@ -1,6 +1,7 @@
 """The shape of the house: imports go one way, rooms are small, names mean one thing."""
 
 import ast
+import re
 import sys
 from collections import Counter
 
@@ -84,6 +85,20 @@ def test_no_name_stands_for_two_modules() -> None:
     names = [path.stem for path in MODULES if not path.stem.startswith("__")]
     rooms = [str(path.parent.name) for path in MODULES if path.name == "__init__.py"]
     assert [name for name, n in Counter([*names, *rooms]).items() if n > 1] == []
+
+
+def test_the_map_names_every_module() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    table = page.partition("| room | what lives there |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)/` \| (.*) \|$", table, re.M)
+    told = {room: set(re.findall(r"`(\w+)/?`", says)) for room, says in rows}
+    for path in MODULES:
+        room, *inside = path.relative_to(PACKAGE).parts
+        if inside and inside[-1] != "__init__.py":
+            assert inside[0].removesuffix(".py") in told[room], path
+    for room, names in told.items():
+        there = {path.stem for path in (PACKAGE / room).iterdir()}
+        assert {name for name in names if name.islower()} - there <= {"once"}, room
 
 
 def test_nobody_asks_for_a_methods_or_models_name() -> None:

@@ -19,6 +19,7 @@ from lexfed.agreement.preview import Preview, preview
 from lexfed.agreement.proposals import PROPOSE, SPELL, hashes, rows
 from lexfed.agreement.protocol import PAID, VOCABULARY, Agreement, Refused, agreed, refused_of
 from lexfed.agreement.word_list import from_bytes, keyed
+from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import derive, root
 from lexfed.federation import Method, Requests, ServerState, tapped
 from lexfed.privacy.accounting import epsilon
@@ -393,8 +394,12 @@ def test_an_agreement_that_is_killed_and_repeated_ends_alike(
 ) -> None:
     """Clients had answered, and kept what they remember of it, when the server died."""
     options = Agreement(**{**DP, "rule": rule, "size": 5})  # type: ignore[arg-type]
-    answers = handlers(options)
-    method = Method(answers, lambda fed, seed, state: agreed(fed, state, options, seed))
+    method = Method(
+        handlers(options),
+        lambda fed, seed, state: agreed(fed, state, options, seed),
+        ALL_SHARED,
+        rounds=1,
+    )
 
     def run(folder: str, state: ServerState, dies: bool) -> list[ServerState]:
         federation = simulate(Site(method, people_of(TEXTS), Store(tmp_path / folder)))
