@@ -236,6 +236,7 @@ class Run:
         model it was).
         """
         given = [texts] if isinstance(texts, str) else list(texts)
+        given = [None if text != text else text for text in given]  # what pandas has for none
         wrong = next((text for text in given if not isinstance(text, str | None)), None)
         if wrong is not None:
             raise DataError(f"texts are strings, and one of these is {type(wrong).__name__}")

@@ -42,7 +42,7 @@ TEXTS = [
 
 # It runs in the exported folders' own programs; whoever imports lexfed there fails.
 OUTSIDE = """
-import importlib.util, json, sys
+import importlib.util, json, runpy, sys
 from pathlib import Path
 sys.modules["lexfed"] = None
 import torch
@@ -53,7 +53,14 @@ for folder, inputs in json.loads(Path(sys.argv[1]).read_text()).items():
     logits = module.load()
     rows = [logits(x if isinstance(x, str) else torch.tensor(x)).tolist() for x in inputs]
     (Path(sys.argv[2]) / Path(folder).name).write_text(json.dumps(rows))
+if isinstance(x := inputs[0], str):
+    sys.argv = ["load.py", x]
+    runpy.run_path(str(Path(folder) / "load.py"), run_name="__main__")
 """
+
+
+def inputs(folders: dict[Path, Any]) -> Any:
+    return next(iter(folders.values()))
 
 
 def outside(folders: dict[Path, Any], place: Path) -> dict[Path, Any]:
@@ -65,14 +72,29 @@ def outside(folders: dict[Path, Any], place: Path) -> dict[Path, Any]:
     clean = {"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=place, env=clean, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert (done.stdout.split()[:1] in (["good"], ["bad"])) == isinstance(inputs(folders)[0], str)
     return {path: json.loads((place / "answers" / path.name).read_text()) for path in folders}
+
+
+def run_card(place: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the card's own example makes, run in its folder."""
+    (program,) = re.findall(r"```python\n(.*?)```", (place / "README.md").read_text(), re.S)
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(str(place))
+    monkeypatch.delitem(sys.modules, "load", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    made: dict[str, Any] = {}
+    exec(program, made)
+    return made
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_plain_torch_gives_the_logits_of_lexfed(trained: Trained, tmp_path: Path) -> None:
+def test_plain_torch_gives_the_logits_of_lexfed(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the common model, of clients' own ones with all kinds of tables, of attention, and of
     everybody who trained alone.
     """
@@ -103,6 +125,8 @@ def test_plain_torch_gives_the_logits_of_lexfed(trained: Trained, tmp_path: Path
         private = name not in ("common", "attention")
         files = [tmp_path / name, *(tmp_path / name).iterdir()]
         assert all((mode(path) & 0o077 == 0) == private for path in files), name
+    shown = run_card(tmp_path / "common", monkeypatch)["logits"]
+    torch.testing.assert_close(shown, predict(cases["common"][0].path, ["a text"]).logits[0])
     assert sorted(path.name for path in everyone.iterdir()) == [
         "README.md",
         *(p.name for p in each),
@@ -148,7 +172,11 @@ def tiny_bert(place: Path) -> str:
 @pytest.mark.parametrize("name", ["tiny", pytest.param("minilm", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("method", "client"), [("fedavg", None), ("fedevocab", 1)])
 def test_transformers_opens_a_fine_tuned_encoder(
-    name: str, method: str, client: int | None, tmp_path: Path
+    name: str,
+    method: str,
+    client: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -171,6 +199,9 @@ def test_transformers_opens_a_fine_tuned_encoder(
         logits = theirs(**inputs).logits
     expected = predict(model.path, TEXTS, client).logits
     torch.testing.assert_close(logits, expected, atol=1e-5, rtol=0)
+    shown = run_card(place, monkeypatch)["logits"]
+    of_card = predict(model.path, ["a text"], client).logits
+    torch.testing.assert_close(shown, of_card, atol=1e-5, rtol=0)
     assert theirs.config.id2label == {0: "bad", 1: "good"}
     body = AutoModel.from_pretrained(place).get_parameter("pooler.dense.weight")
     ours = decode((model.artifacts / "model.safetensors").read_bytes()).arrays
@@ -226,6 +257,7 @@ def test_a_language_model_with_a_promise_has_a_careful_card(
     written: Any,  # noqa: F811
     lexfed: Lexfed,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No figure that was made without noise, and no seed."""
     model = written(seed=1234)
@@ -240,9 +272,12 @@ def test_a_language_model_with_a_promise_has_a_careful_card(
     refused = lexfed("export", model.path, "--to", "again", "--client", 1)
     assert "has one model for all: leave out --client" in refused.stderr
     assert not (tmp_path / "again").exists()
+    shown = run_card(tmp_path / "out", monkeypatch)
+    assert len(shown["logits"]) == len(shown["ids"])
+    assert shown["ids"][0] == shown["tokenizer"].bos_token_id
 
 
-def test_word_vectors_are_gensims(tmp_path: Path) -> None:
+def test_word_vectors_are_gensims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from gensim.models import KeyedVectors
 
     source = ROOT / "tests/data/format-1/agreed"
@@ -253,7 +288,7 @@ def test_word_vectors_are_gensims(tmp_path: Path) -> None:
         ours = KeyedVectors.load_word2vec_format(str(source / "artifacts" / name), binary=binary)
         assert theirs.index_to_key == ours.index_to_key
         assert np.array_equal(theirs.vectors, ours.vectors)
-    assert "KeyedVectors.load_word2vec_format" in (place / "README.md").read_text()
+    assert len(run_card(place, monkeypatch)["vectors"]) == len(theirs)
 
 
 # --- the card, and what can go wrong -------------------------------------------------------------

@@ -269,6 +269,10 @@ def test_what_cannot_be_meant_is_one_line(
 def test_wrong_calls_in_python(trained: Trained, tmp_path: Path) -> None:
     run = trained("fedavg")
     assert len(run.predict("one text alone")) == 1
+    holes = pandas.Series(["a fine film", None, float("nan")])
+    assert list(run.predict(holes)["p_good"]) == list(
+        run.predict(["a fine film", "", ""])["p_good"]
+    )
     for texts, message in (([], "no text"), ([1.5], "is float"), (["\ud800"], "half a character")):
         with pytest.raises(LexfedError, match=message):
             run.predict(texts)
