@@ -3,6 +3,7 @@ where it is used.
 """
 
 import dataclasses
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -186,7 +187,7 @@ def _find_files(table: dict[str, Any], folder: Path) -> None:
 
 
 def _found(value: str, folder: Path) -> str:
-    path = folder / Path(value).expanduser()
+    path = folder / os.path.expanduser(value)  # a home that is not there stays as it is written
     there = value and value not in CATALOGUE and not is_own(value) and path.exists()
     return str(path.resolve()) if there else value
 

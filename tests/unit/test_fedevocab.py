@@ -100,7 +100,8 @@ def plain_client(client: int, body: Params, start: ClientState) -> PlainTorch:
 
 @pytest.mark.parametrize("vocabulary", ["own", "public", "own+public"])
 def test_a_round_equals_plain_torch(vocabulary: str, tmp_path: Path) -> None:
-    method = fedevocab(parts(), FedeVocab(vocabulary=vocabulary))  # type: ignore[arg-type]
+    published = FedeVocab(adaptive=True, table_lr=1.0, vocabulary=vocabulary)  # type: ignore[arg-type]
+    method = fedevocab(parts(), published)
     start, after = run(method, tmp_path / "a")
     # one client's first state, as it would build it: from its own text and secret
     table = fedevocab_start(vocabulary)
@@ -195,7 +196,7 @@ def test_fedprox_pulls_by_its_gradient() -> None:
 
 def test_lg_fedavg_cut_above_the_embedding_is_fedevocab_without_adaptation(tmp_path: Path) -> None:
     lg = run(lg_fedavg(parts(rounds=3, optimizer="adam"), LGFedAvg(warm=0)), tmp_path / "a")[-1]
-    options = FedeVocab(adaptive=False, vocabulary="public")
+    options = FedeVocab(adaptive=False, table_lr=1.0, vocabulary="public")
     table = fedevocab(parts(rounds=3, optimizer="adam"), options)
     vocab = run(with_zero_unknown(table), tmp_path / "b")[-1]
     assert lg.params.keys() == vocab.params.keys()
