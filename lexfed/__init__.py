@@ -16,6 +16,7 @@ The way of the data, room by room:
     experiment   a configuration, and what is built from it
     runtime      where clients answer: this process, workers, a store for what they keep
     records      what a run leaves on disk; report: for people; audits: for attackers
+    use          what was trained: labels for new texts, texts, a folder for other programs
     runs         a run from its beginning to its end
 
 Scripts and notebooks need what follows; own methods and models also what `learning` and

@@ -7,13 +7,13 @@ Nothing here does any work of its own: it is the same code that the command line
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lexfed.audits import cells
-from lexfed.core.errors import ConfigError, LexfedError
+from lexfed.core.errors import ConfigError, DataError, LexfedError
 from lexfed.core.importing import look_in
 from lexfed.core.seeds import derive, root
 from lexfed.corpus import population, sources
@@ -30,6 +30,7 @@ from lexfed.runs import launch
 from lexfed.runtime.simulation import Site
 from lexfed.runtime.simulation import simulate as in_this_process
 from lexfed.runtime.store import Store
+from lexfed.use import exporting, generating, predicting
 
 Setup = Mapping[str, Any] | str | os.PathLike[str]  # a configuration: a dict, or a TOML file
 Place = str | os.PathLike[str]
@@ -222,6 +223,51 @@ class Run:
     def report(self) -> Path:
         return self.directory.report
 
+    def predict(
+        self,
+        texts: str | Iterable[str | None],
+        client: int | None = None,
+        *,
+        at_home: bool = False,
+    ) -> Any:
+        """A row for each text: its label, and how likely each label is. With the common model, or
+        with a client's own; `at_home`, as that client does with texts of its own, whose label
+        shares count. A pandas frame, if pandas is installed (`frame.attrs["model"]` says whose
+        model it was).
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        wrong = next((text for text in given if not isinstance(text, str | None)), None)
+        if wrong is not None:
+            raise DataError(f"texts are strings, and one of these is {type(wrong).__name__}")
+        found = predicting.predict(self.path, given, client, at_home)
+        rows = frame(found.rows())
+        if hasattr(rows, "attrs"):
+            rows.attrs["model"] = found.whose
+        return rows
+
+    def generate(
+        self,
+        *,
+        words: int = 50,
+        texts: int = 5,
+        temperature: float = 1.0,
+        prompt: str = "",
+        seed: int = 0,
+        before_switch: bool = False,
+    ) -> list[str]:
+        """Texts that a language model writes. Where nothing was promised, it may quote its
+        users.
+        """
+        wish = generating.Wish(words, texts, temperature, prompt, seed, before_switch)
+        return generating.generate(self.path, wish)
+
+    def export(self, path: Place, client: int | None = None) -> Path:
+        """A folder that other programs open, with a card; of a client's own model, if one is
+        named.
+        """
+        exporting.export(self.path, Path(path), client)
+        return Path(path)
+
     def __repr__(self) -> str:
         try:
             figures = self.summary
@@ -235,7 +281,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Audit:
-    """What attacks found: one row per attack, attacker and cell."""
+    """What attacks found: one row per attack, attacker and cell; of those that did not run, why
+    (`not_run`).
+    """
 
     found: Sequence[Mapping[str, Any]]
 

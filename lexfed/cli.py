@@ -62,6 +62,23 @@ AuditOut = Annotated[
 ListOut = Annotated[Path | None, _option(metavar="FILE.json", help="Write the list there.")]
 PageOut = Annotated[Path | None, _option(metavar="FILE.html", help="Also write a page.")]
 ReportOut = Annotated[Path | None, _option(metavar="FILE.html", help="Default: RUN/report.html.")]
+TextFile = Annotated[
+    Path, _option("--in", metavar="FILE", help="Texts: a table, or a .txt with one a line.")
+]
+PredictionsOut = Annotated[
+    Path | None, _option(metavar="FILE", help="A .csv or .jsonl; default: the terminal.")
+]
+OneClient = Annotated[int | None, _option(metavar="N", help="With this client's own model.")]
+TextColumn = Annotated[
+    str | None, _option(metavar="COLUMN", help="Of the texts; default: as in the run's data.")
+]
+AtHome = Annotated[
+    bool, _option("--at-home", help="The texts are the client's own: its label shares count.")
+]
+BeforeSwitch = Annotated[
+    bool, _option("--before-switch", help="With the model from before the tokenizer was switched.")
+]
+ExportTo = Annotated[Path, _option("--to", metavar="DIR", help="A folder that is not there yet.")]
 Workers = Annotated[
     int, _option(min=0, help="Worker processes; changes the time, never the result.")
 ]
@@ -418,6 +435,72 @@ def privacy(
         tell("\nWhat would make it stronger:")
     for line in found.advice:
         tell(f"- {line}")
+
+
+@app.command()
+def predict(
+    run: RunPath,
+    file: TextFile,
+    out: PredictionsOut = None,
+    client: OneClient = None,
+    text: TextColumn = None,
+    at_home: AtHome = False,
+) -> None:
+    """Labels for new texts, and how likely each label is."""
+    from lexfed.use import predicting
+    from lexfed.use.opening import directory_of
+
+    predicting.check(directory_of(run), client, at_home)
+    if out is not None:
+        predicting.check_target(out)
+    texts = predicting.texts_in(file, directory_of(run), text)
+    found = predicting.predict(run, texts, client, at_home)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    if out is None:
+        rows = enumerate(found.rows(), start=1)
+        _print_cells(
+            ["row", "label", "probability"],
+            [[str(n), str(row["label"]), f"{row['probability']:.3f}"] for n, row in rows],
+        )
+        tell("")
+    else:
+        predicting.write(out, found)
+        tell(f"results: {out}")
+    tell(f"model: {found.whose}")
+
+
+@app.command()
+def generate(
+    run: RunPath,
+    words: Annotated[int, _option(help="Words of a text at most.")] = 50,
+    texts: Annotated[int, _option(help="How many texts.")] = 5,
+    temperature: Annotated[float, _option(help="Below 1: likely words more often.")] = 1.0,
+    prompt: Annotated[str, _option(metavar="TEXT", help="What every text begins with.")] = "",
+    seed: Annotated[int, _option(help="Another seed writes other texts.")] = 0,
+    before_switch: BeforeSwitch = False,
+) -> None:
+    """Texts that a language model writes."""
+    from lexfed.use import generating
+    from lexfed.use.opening import directory_of
+
+    wish = generating.Wish(words, texts, temperature, prompt, seed, before_switch)
+    written = generating.generate(run, wish)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    for text in written:
+        tell(f"{text}\n")
+    if generating.may_quote(directory_of(run)):
+        tell("note: nothing is promised to those it learned from: this model may quote its users")
+
+
+@app.command()
+def export(run: RunPath, to: ExportTo, client: OneClient = None) -> None:
+    """Write a folder that other programs open (transformers, gensim, plain torch), with a card."""
+    from lexfed.use import exporting
+
+    content = exporting.export(run, to, client)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    tell(content.what)
+    tell(f"results: {to}  (read {to / exporting.CARD})")
 
 
 @app.command()

@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -22,10 +24,13 @@ import torch
 from hypothesis import settings
 
 from lexfed import cli
+from lexfed.api import Run, run
 from lexfed.core.seeds import root
+from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.corpus.loading import Columns, from_table
 from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
+from lexfed.report import page
 
 settings.register_profile("lexfed", deadline=None)  # the first call of a compiled loop compiles it
 settings.load_profile("lexfed")
@@ -140,3 +145,77 @@ def lexfed_process(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+@cache
+def named() -> list[dict[str, str]]:
+    """Texts with named labels: the beginning of a real snippet, a phrase that tells the label more
+    often than not, and a number.
+    """
+    texts = list(load_corpus("rotten_tomatoes"))[::31]
+    wrongs = (np.random.default_rng(0).random(240) > 0.85).astype(int).tolist()
+    return [
+        {
+            "text": " ".join(
+                [*texts[i].split()[:3], (BAD, GOOD)[i % 2 ^ wrong][i % 5], str(i % 7)]
+            ),
+            "label": ("bad", "good")[i % 2],
+        }
+        for i, wrong in enumerate(wrongs)
+    ]
+
+
+SMALL = {
+    "name": "small",
+    "rounds": 2,
+    "data": {"clients": 4, "unseen": 1, "test": 0.25, "alpha": 5.0},
+    "vocabulary": {"corpus": "clients"},
+    "model": {"embedding": 8, "hidden": 6, "dropout": 0.0},
+    "cohort": {"size": 3},
+    "train": {"batch": 8, "lr": 0.03, "epochs": 4, "max_length": 20},
+    "local_only": {"epochs": 3},
+    "centralised": {"epochs": 2},
+    "lg_fedavg": {"warm": 1},
+    "fedprox": {"mu": 0.001},
+}
+
+Trained = Callable[..., Run]
+
+
+@cache
+def small_vectors() -> str:
+    """A file of public word vectors: twelve numbers for every second word of the texts above."""
+    words = sorted({word for row in named() for word in row["text"].lower().split()})[::2]
+    numbers = np.random.default_rng(1).normal(0, 0.4, (len(words), 12))
+    lines = [
+        " ".join([w, *(f"{x:.4f}" for x in row)]) for w, row in zip(words, numbers, strict=True)
+    ]
+    path = Path(os.environ["HF_HOME"]) / "small-vectors.txt"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return str(path)
+
+
+@contextmanager
+def no_pictures() -> Iterator[None]:
+    """Without a run's page: it takes half of a small run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "write", lambda run: None)
+        yield
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A small classifier of this method, on texts with named labels: each is trained once."""
+    folder, runs = tmp_path_factory.mktemp("trained"), dict[str, Run]()
+
+    def get(method: str, **settings: object) -> Run:
+        name = "-".join([method, *(f"{key}={value}" for key, value in settings.items())])
+        if name not in runs:
+            dotted = {key.replace("__", "."): value for key, value in settings.items()}
+            setup = {**SMALL, "method": method}
+            with no_pictures():
+                runs[name] = run(setup, corpus=pa.Table.from_pylist(named()),
+                                 out=folder / str(len(runs)), quiet=True, settings=dotted)  # fmt: skip
+        return runs[name]
+
+    return get

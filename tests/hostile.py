@@ -2,8 +2,10 @@
 thing wrong, and a corpus of everything that was ever found (`tests/data/hostile.json`).
 """
 
+import atexit
 import json
 import math
+import shutil
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +48,7 @@ WORDS = "the cat sat on a mat while two dogs ran over hills and far away by rive
 def folder() -> Path:
     """Texts with labels, of organisations, of users; it stays as long as this process."""
     rng, path = np.random.default_rng(0), Path(tempfile.mkdtemp(prefix="lexfed-hostile-"))
+    atexit.register(shutil.rmtree, path)
     tables = {
         "labelled": [
             {"text": f"{(GOOD if i % 2 else BAD)[i % 5]} {i}", "label": i % 2} for i in range(48)

@@ -4,10 +4,12 @@ down.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
+from lexfed.audits import probes
 from lexfed.audits import word_lists as agreement
 from lexfed.audits.attributes import users
 from lexfed.audits.closed_form import attacks as closed_form
@@ -16,12 +18,12 @@ from lexfed.audits.inversion import on_uploads as inversion
 from lexfed.audits.membership import released, shadows
 from lexfed.audits.scene import Attack, Findings, Scene, act, seen
 from lexfed.audits.score import Cell
-from lexfed.audits.transcript import transcript
+from lexfed.audits.transcript import check_origin, transcript
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.files import write_atomically
 from lexfed.experiment import audit_options
 from lexfed.experiment import config as configuration
-from lexfed.experiment.assembly import assemble
+from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
 
 Rows = list[dict[str, Any]]
@@ -37,7 +39,13 @@ ATTACKS: Mapping[str, Attack] = {
     "canaries": exposure.exposed,
     users.ATTACK: users.attributes,
 }
-MODEL = "membership"  # not of uploads: it asks what training ends with
+Study = Callable[[Mapping[str, Any], Assembly], Mapping[tuple[Any, ...], Cell]]
+# not of uploads: all rounds are run, with whom and for what the study says. What can't be meant is
+# refused by the first of the two
+WHOLE: Mapping[str, tuple[Callable[[Assembly], None], Study]] = {
+    "membership": (lambda assembly: shadows.check(assembly.config), released.membership),
+    probes.ATTACK: (probes.check, probes.measured),
+}
 
 
 def run(
@@ -88,11 +96,31 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
             continue
         for key, one in cells_of_it.items():
             found.setdefault(key, Cell(one.about)).merge(one)
-    if not found:
-        raise refused or DataError(
-            "there is nothing for these attacks to read: see audit.attacks, vocabulary.vectors"
-        )
-    return [cell.row() for cell in found.values()]
+    rows = [cell.row() for cell in found.values()]
+    _require_some(rows, refused)
+    return rows + _not_asked_for(config)
+
+
+def _require_some(rows: Rows, refused: ConfigError | DataError | None) -> None:
+    if any(row["not_run"] is None for row in rows):
+        return
+    whys = dict.fromkeys(f"{row['attack']}: {row['not_run']}" for row in rows)
+    raise refused or DataError(
+        "there is nothing for these attacks to read"
+        + (f" ({'; '.join(whys)})" if whys else ": see audit.attacks, vocabulary.vectors")
+    )
+
+
+def _not_asked_for(config: Config) -> Rows:
+    """Attacks that take longer, and run when they are named; who names some knows that."""
+    usual = audit_options.Audit().attacks
+    if config.audit.attacks != usual:
+        return []
+    findings = Findings({}, config.seed)
+    for name in get_args(audit_options.Attack):
+        if name not in usual:
+            findings.not_run(name, f"it takes longer, and runs when it is named: --attack {name}")
+    return [cell.row() for cell in findings.cells.values()]
 
 
 def _prepared(
@@ -103,19 +131,22 @@ def _prepared(
     """
     assembly = assemble(cell)
     users.check(assembly)
-    if MODEL not in cell.audit.attacks:
-        return lambda: attack(act(about, assembly))
-    shadows.check(cell)
-    return lambda: released.membership(about, assembly)
+    for name, (check, study) in WHOLE.items():
+        if name in cell.audit.attacks:
+            check(assembly)
+            return partial(study, about, assembly)
+    return lambda: attack(act(about, assembly))
 
 
 def of_wire(wire: Path, truth: Config) -> Rows:
     """A recorded wire; the configuration it was made with says what is true."""
-    if MODEL in truth.audit.attacks:
-        raise ConfigError(
-            f"{MODEL} is not read from a wire: models are trained for it; audit the configuration "
-            "instead"
-        )
+    for name in WHOLE:
+        if name in truth.audit.attacks:
+            raise ConfigError(
+                f"{name} is not read from a wire: models are trained for it; audit the "
+                "configuration instead"
+            )
+    check_origin(wire, configuration.same_messages(truth))
     assembly = assemble(truth)
     scene = seen(
         _about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client))
@@ -127,7 +158,9 @@ def of_wire(wire: Path, truth: Config) -> Rows:
             f"{wire} was not recorded with this configuration: it has {len(assembly.population)} "
             "clients"
         )
-    return [cell.row() for cell in attack(scene).values()]
+    rows = [cell.row() for cell in attack(scene).values()]
+    _require_some(rows, None)
+    return rows
 
 
 def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
@@ -135,7 +168,7 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
     clients have.
     """
     options = config.audit
-    on_uploads = [name for name in options.attacks if name != MODEL]
+    on_uploads = [name for name in options.attacks if name not in WHOLE]
     if on_uploads:
         first = [f"cohort.size={_asked(config)}", f"audit.attacks={on_uploads}"]
         # rounds stay what they are: noise is made for all of them. But word vectors share one pass
@@ -143,8 +176,9 @@ def cells(config: Config) -> Iterator[tuple[dict[str, Any], Config]]:
         if config.entry.has("rows") or config.rounds < options.rounds:
             first.append(f"rounds={options.rounds}")
         yield from _cells(config, options.sentences or (None,), first)
-    if MODEL in options.attacks:
-        yield from _cells(config, (None,), [f"audit.attacks={[MODEL]}"])
+    for name in WHOLE:
+        if name in options.attacks:
+            yield from _cells(config, (None,), [f"audit.attacks={[name]}"])
 
 
 def _asked(config: Config) -> int:

@@ -103,11 +103,15 @@ class Findings:
     seed: int
     cells: dict[tuple[Any, ...], Cell] = field(default_factory=dict)
 
-    def cell(self, attack: str, attacker: str, **more: Any) -> Cell:
+    def cell(self, attack: str, attacker: str | None, **more: Any) -> Cell:
         about = {"attack": attack, "attacker": attacker, **self.about, **more}
         one = self.cells.setdefault(tuple(about.values()), Cell(about))
         one.seeds.add(self.seed)
         return one
+
+    def not_run(self, attack: str, why: str) -> None:
+        """Said instead of a figure: who reads of no leak must know what was tried."""
+        self.cell(attack, None, not_run=why)
 
 
 Figures = Mapping[str, float | None]

@@ -19,12 +19,12 @@ KEYS = (
     "recall", "f1", "ptlr", "recall_at_n", "recall_interval", "prior_recall_at_n", "rare_recall",
     "auc", "auc_interval", "tpr_at_1pct_fpr", "correlation", "uploads", "nothing_to_read", "seeds",
     "seconds", "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit", "majority",
-    "round", "rouge_1", "rouge_2", "rouge_l",
+    "round", "rouge_1", "rouge_2", "rouge_l", "epsilon_measured", "not_run",
 )  # fmt: skip
 FIGURES = (
     "precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc",
     "tpr_at_1pct_fpr", "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit",
-    "majority", "rouge_1", "rouge_2", "rouge_l",
+    "majority", "rouge_1", "rouge_2", "rouge_l", "epsilon_measured",
 )  # fmt: skip
 RATES = {"tpr_at_1pct_fpr": 0.01, "tpr_at_01pct_fpr": 0.001}
 

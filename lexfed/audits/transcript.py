@@ -21,6 +21,26 @@ class Recorded:
     message: Message
 
 
+def check_origin(folder: Path, configuration: str) -> None:
+    """Refuse the truth of another run: what it scores would look safer than it is."""
+    path = folder / "about.json"
+    if not path.is_file():  # lexfed 0.1 wrote none
+        return
+    try:
+        about = json.loads(path.read_text())
+        same, what = (
+            about["configuration"] == configuration,
+            f"{about['method']} on {about['data']}",
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} can't be read: restore it from a copy") from error
+    if not same:
+        raise DataError(
+            f"{folder} was recorded with another configuration ({what}): give the very one with "
+            "--truth, or the run's directory"
+        )
+
+
 def transcript(folder: Path, verbs: Iterable[Verb]) -> Iterator[Recorded]:
     """All messages in the order of the server's clock; one at a time, so that a long run fits in
     memory.

@@ -103,6 +103,8 @@ class Messages:
 
 
 def agreement(scene: Scene, findings: Findings) -> None:
+    if not scene.agreement:
+        return findings.not_run("agreement", "no word list is agreed on")
     told = Messages(scene.agreement, scene.assembly.config.agreement)
     truth = single_source(scene, told)
     for attacker, words in _servers(scene, told):

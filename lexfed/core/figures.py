@@ -139,6 +139,16 @@ FIGURES: tuple[Figure, ...] = (
     Figure("reason"),
 )
 
+# in the metrics of a last record: the figures of those clients that were scored on the way
+ON_THE_WAY = "on_the_way"
+
+
+def curve_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metrics of a record as a curve shows them: of the same clients throughout."""
+    metrics: Mapping[str, Any] = record["metrics"]
+    return {**metrics, **(metrics.get(ON_THE_WAY) or {})}
+
+
 SUMMARY = tuple(figure.key for figure in FIGURES)  # always present in summary.json
 LABELS: Mapping[str, str] = {figure.key: figure.label for figure in FIGURES if figure.label}
 _BY_KEY = {figure.key: figure for figure in FIGURES}

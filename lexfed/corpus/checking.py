@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from lexfed.corpus.loading import blank
 from lexfed.corpus.population import Data, Population
 from lexfed.corpus.text import Corpus
 
@@ -21,8 +22,8 @@ NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "
 
 def of_texts(corpus: Corpus) -> Iterator[str]:
     """Remarks on the texts themselves."""
-    dropped = len(corpus.texts) - len(corpus)
-    if dropped > 0 and corpus.splits is None:
+    dropped = int(blank(corpus.texts).sum())
+    if dropped:
         yield f"{dropped:,} of {len(corpus.texts):,} rows have no text, and are left out"
     texts = list(corpus)
     again = len(texts) - len(set(texts))

@@ -1,5 +1,6 @@
 """Corpora from tables: which column is what, and which rows count."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,18 +22,14 @@ class Columns:
     user: str = "user"
     source: str = "source"
     split: str = "split"
+    names: str = "label_name"  # what the classes are called, where their labels are numbers
     attributes: tuple[str, ...] = ()  # of the user: gender, age
 
 
 def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     """A corpus of a table's columns: rows whose text is missing or blank are left out."""
-    if len(set(table.column_names)) < len(table.column_names):
-        raise DataError(f"{where} has two columns of one name")
-    if columns.text not in table.column_names:
-        known = nearest(columns.text, table.column_names)
-        raise DataError(f"{where} has no text column '{columns.text}' ({known}); set data.text")
-    texts = _strings(table, columns.text, where)
-    rows = np.flatnonzero(~_blank(texts)).astype(np.int64)
+    texts = text_column(table, columns.text, where, "set data.text")
+    rows = np.flatnonzero(~blank(texts)).astype(np.int64)
     if len(rows) == 0:
         raise DataError(f"{where} holds no text: every row of '{columns.text}' is empty")
     users, sources, splits = (
@@ -43,14 +40,25 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
         name: table.column(name) for name in columns.attributes if name in table.column_names
     }
     corpus = Corpus(rows, texts, users=users, sources=sources, splits=splits, attributes=attributes)
-    return (
-        _with_labels(corpus, table.column(columns.label), where)
-        if columns.label in table.column_names
-        else corpus
-    )
+    if columns.label not in table.column_names:
+        return corpus
+    corpus = _with_labels(corpus, table.column(columns.label), where)
+    if corpus.label_names is None and columns.names in table.column_names:
+        return _with_names(corpus, table.column(columns.names).to_pylist())
+    return corpus
 
 
-def _blank(texts: Any) -> npt.NDArray[np.bool_]:
+def text_column(table: pa.Table, name: str, where: str, advice: str) -> Any:
+    """The texts of a table, row by row; `advice` is for who has named the wrong column."""
+    if len(set(table.column_names)) < len(table.column_names):
+        raise DataError(f"{where} has two columns of one name")
+    if name not in table.column_names:
+        known = nearest(name, table.column_names)
+        raise DataError(f"{where} has no text column '{name}' ({known}); {advice}")
+    return _strings(table, name, where)
+
+
+def blank(texts: Any) -> npt.NDArray[np.bool_]:
     """Which texts are missing or white space, piece by piece: trimming copies."""
     parts = []
     for start in range(0, len(texts), _PIECE):
@@ -109,6 +117,22 @@ def _whole(column: Any, where: str) -> Any:
             "numbers or names"
         )
     return pc.cast(column, pa.int64(), safe=False)
+
+
+def _with_names(corpus: Corpus, names: Sequence[Any]) -> Corpus:
+    """What the numbers stand for, if a name stands beside each, always the same and its own."""
+    pairs = set(zip(_all_labels(corpus), names, strict=True))
+    by_number = dict(pairs)
+    ours = all(isinstance(name, str) for name in by_number.values())
+    if not ours or len({name for _, name in pairs}) < len(pairs) or len(by_number) < len(pairs):
+        return corpus
+    if sorted(by_number) != list(range(len(by_number))):
+        return corpus
+    return replace(corpus, label_names=tuple(by_number[i] for i in range(len(by_number))))
+
+
+def _all_labels(corpus: Corpus) -> list[int]:
+    return [] if corpus.label_column is None else corpus.label_column.tolist()
 
 
 def _numbers(column: Any) -> IntArray:

@@ -103,24 +103,35 @@ class Population:
     def size(self, client: int) -> int:
         return int(self.starts[client + 1] - self.starts[client])
 
+    @property
+    def labels(self) -> tuple[str | int, ...]:
+        """What the classes are called: by the data, or by their numbers."""
+        names = self.train.label_names or ()
+        return tuple(names[i] if i < len(names) else i for i in range(self.classes))
+
     def client(self, client: int) -> Client:
         rows = np.arange(self.starts[client], self.starts[client + 1])
-        # in a simulation one root stands for every client's own key
-        secret = derive(self.secret, "client", client)
         test = None
         if self.test_starts is not None:
             test = self.common_test.take(
                 np.arange(self.test_starts[client], self.test_starts[client + 1])
             )
-        common = derive(self.secret, "common")
+        return self._with(client, rows, test)
+
+    def newcomer(self) -> Client:
+        """One more, who comes after all others and has no text yet."""
+        return self._with(len(self.starts) - 1, np.arange(0), None)
+
+    def _with(self, client: int, rows: IntArray, test: Corpus | None) -> Client:
         return Client(
             client,
             self.train.take(rows),
             self.common_validation,
             self.common_test,
-            secret,
+            # in a simulation one root stands for every client's own key
+            derive(self.secret, "client", client),
             test,
-            common,
+            derive(self.secret, "common"),
         )
 
     def pooled(self) -> "Population":

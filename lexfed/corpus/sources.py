@@ -57,7 +57,7 @@ def _table(source: Any, columns: Columns) -> pa.Table:
         return (
             _of_splits(source, columns)
             if isinstance(source, Mapping)
-            else source.with_format("arrow")[:]
+            else catalogue.arrow_of(source, columns)
         )
     if hasattr(source, "to_records"):  # a data frame of pandas
         return pa.Table.from_pandas(source, preserve_index=False)
@@ -95,7 +95,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 def _of_splits(parts: Mapping[str, Any], columns: Columns) -> pa.Table:
     tables = []
     for split, part in parts.items():
-        table = part.with_format("arrow")[:]
+        table = catalogue.arrow_of(part, columns)
         tables.append(
             table.append_column(columns.split, pa.array([_OURS.get(split, split)] * len(table)))
         )
@@ -103,6 +103,19 @@ def _of_splits(parts: Mapping[str, Any], columns: Columns) -> pa.Table:
 
 
 _OURS: Mapping[str, str] = {"validation": "valid", "dev": "valid"}
+
+
+def _labels(corpus: Corpus) -> dict[str, Any]:
+    """As columns that are read as the same classes."""
+    labels, names = corpus.labels.tolist(), corpus.label_names
+    if names is None:
+        return {"label": labels}
+    named = [names[i] for i in labels]
+    # names alone are numbered in alphabetical order
+    return {"label": named} if list(names) == sorted(names) else {"label": labels, NAMES: named}
+
+
+NAMES = Columns().names
 
 
 @dataclass(frozen=True)
@@ -116,10 +129,7 @@ class Saved:
     def write(self, corpus: Corpus) -> None:
         columns: dict[str, Any] = {"text": corpus.texts.take(corpus.rows)}
         if corpus.label_column is not None:
-            labels = corpus.labels.tolist()
-            columns["label"] = (
-                [corpus.label_names[i] for i in labels] if corpus.label_names else labels
-            )
+            columns |= _labels(corpus)
         for name, column in (
             ("user", corpus.users),
             ("source", corpus.sources),

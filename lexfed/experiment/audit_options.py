@@ -16,6 +16,7 @@ Attack = Literal[
     "canaries",
     "membership",
     "attributes",
+    "epsilon",
 ]
 
 
@@ -53,6 +54,8 @@ class Audit:
     # what is guessed of users, where the data tells it
     attributes: tuple[str, ...] = ("gender", "age")
     shadows: int = 8  # membership: models that an attacker trains for each that it attacks
+    # epsilon: users of our own making that are sent through a run; more can show a larger epsilon
+    probes: int = 2_000
 
     def __post_init__(self) -> None:
         if self.inversion_steps < 1:
@@ -67,6 +70,8 @@ class Audit:
             raise ConfigError(
                 "audit.clients, rounds, candidates, others and sentences must be at least 1"
             )
+        if self.probes < 100:
+            raise ConfigError("audit.probes must be at least 100: fewer refute nothing")
         if self.shadows < 4 or self.shadows % 2:  # in pairs: a text is in one of the two
             raise ConfigError(
                 f"audit.shadows must be an even number, at least 4, not {self.shadows}"

@@ -16,6 +16,7 @@ from lexfed.agreement.protocol import Agreement
 from lexfed.core import formats
 from lexfed.core.errors import ConfigError
 from lexfed.core.importing import is_own, look_in
+from lexfed.corpus.catalogue import CATALOGUE
 from lexfed.corpus.population import Data
 from lexfed.experiment import known_methods, reads, toml
 from lexfed.experiment.audit_options import Audit
@@ -55,7 +56,8 @@ class Config:
     # repeats to the bit; or from the operating system, as in a deployment
     secrets: Literal["seed", "system"] = "seed"
     rounds: int = 10  # exchanges between server and clients
-    keep: tuple[int, ...] = ()  # rounds whose checkpoint stays, to fork from
+    # rounds whose checkpoint stays, to fork from; that before a switch of the tokenizer always does
+    keep: tuple[int, ...] = ()
     method: str = "fedavg"  # a name, or `package.module:METHOD` for one's own
     data: Data = field(default_factory=Data)
     vocabulary: Words = field(default_factory=Words)
@@ -119,6 +121,7 @@ def load(path: Path, settings: Sequence[str] = (), method: str | None = None) ->
     look_in(path.parent)  # a method of one's own may lie beside the configuration
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
+        _find_files(table, path.parent)
         return parse(table if method is None else _for_method(table, method), settings)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
@@ -151,11 +154,41 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
     files = table.get("method")
     for setting in settings:
         toml.apply(table, setting)
+    _find_files(table, Path())
     if table.get("method") != files:
         _leave_own_table(table, files)
     keys = [setting.partition("=")[0].strip() for setting in settings]
     reads.check(_entry(table), written, keys)
     return _read(table)
+
+
+# keys that may name a file
+FILES = (
+    "data.name", "vocabulary.vectors", "vocabulary.corpus", "fedevocab.vectors", "tokenizer.start",
+    "tokenizer.public", "word2vec.start",
+)  # fmt: skip
+
+
+def _find_files(table: dict[str, Any], folder: Path) -> None:
+    """Files are looked for beside the configuration, then where we are. What is found is written
+    whole, so that the run can be resumed and audited from anywhere.
+    """
+    for key in FILES:
+        name, _, last = key.partition(".")
+        inner = table.get(name)
+        if not isinstance(inner, dict):
+            continue
+        value = inner.get(last)
+        if isinstance(value, str):
+            inner[last] = _found(value, folder)
+        elif isinstance(value, list):
+            inner[last] = [_found(v, folder) if isinstance(v, str) else v for v in value]
+
+
+def _found(value: str, folder: Path) -> str:
+    path = folder / Path(value).expanduser()
+    there = value and value not in CATALOGUE and not is_own(value) and path.exists()
+    return str(path.resolve()) if there else value
 
 
 def _leave_own_table(table: dict[str, Any], method: Any) -> None:
@@ -251,6 +284,16 @@ def fingerprint(table: Mapping[str, Any]) -> str:
         "rounds": 1,
     }
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
+
+
+def same_messages(config: Config) -> str:
+    """A fingerprint of all that decides which messages are sent: not of how they are scored or
+    attacked afterwards.
+    """
+    table = tomllib.loads(to_toml(config))
+    for name in ("audit", "evaluation", "keep"):
+        table.pop(name, None)
+    return fingerprint(table)
 
 
 def _written(table: Mapping[str, Any], kind: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from lexfed.language.language_task import TOKENIZER, tokenizer_of, with_tokenize
 from lexfed.learning.evaluation import Evaluation
 from lexfed.learning.training_verbs import EVALUATE_LANGUAGE
 from lexfed.metrics.perplexity import TextScore, equal_size, figures, unigram_kld
+from lexfed.vocabulary.export import tokenizer_files
 from lexfed.vocabulary.learned import TokenizerOptions, texts_of
 from lexfed.wire import Message, encode
 
@@ -70,7 +71,9 @@ class LanguageStudy:
     def artifacts(self, state: ServerState, folder: Path) -> None:
         write_atomically(folder / "model.safetensors", encode(Message(state.params)))
         if TOKENIZER in state.blobs:
-            write_atomically(folder / "tokenizer.json", tokenizer_of(state).data)
+            own = tokenizer_of(state).tokenizer
+            for name, data in tokenizer_files(own, self.texts.lowercase).items():
+                write_atomically(folder / name, data)
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return switch_figures(records)

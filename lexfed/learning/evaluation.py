@@ -2,17 +2,20 @@
 Nothing is kept.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError
+from lexfed.core.figures import ON_THE_WAY
 from lexfed.core.files import write_atomically
 from lexfed.core.params import ParameterSplit, Params, count
 from lexfed.core.seeds import Seed, derive
@@ -24,7 +27,7 @@ from lexfed.learning.task import Task
 from lexfed.learning.training_verbs import EVALUATE
 from lexfed.metrics import classification as metrics
 from lexfed.models.model import BEYOND, by_length
-from lexfed.vocabulary.reading import Reading
+from lexfed.vocabulary.reading import Reader, Reading
 from lexfed.vocabulary.word import Tokenizer
 from lexfed.wire import ClientId, Message, below, encode
 
@@ -53,6 +56,10 @@ class Evaluation:
             )
 
 
+LABELS = "labels.json"  # among the artefacts: what the classes are called, by their numbers
+# the figures that a curve shows
+CURVES = ("global_accuracy", "local_accuracy", "local_majority_accuracy")
+
 Adapt = Callable[[Params, Client, ClientState, Message, Seed], Params]
 
 
@@ -64,36 +71,65 @@ def evaluator(
 
     `adapt` is what the client would do to the model before it uses it.
     """
+    return Evaluator(task, split, private, adapt)
 
-    # without anything private all clients have one model: run it once per request
-    @lru_cache(maxsize=1)
-    def run_shared(message: Message, corpus: Corpus) -> Outputs:
-        return run(task, below("model", message.arrays), task.reader.read(corpus))
 
-    def handle(message: Message, client: Client, state: ClientState) -> Answer:
+@dataclass(frozen=True)
+class InUse:
+    """The model that a client would use, and how it reads texts for it."""
+
+    params: Params
+    reader: Reader
+    everybodys: bool  # nothing in it is the client's own
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluator:
+    """The handler that `evaluator` makes. Who wants a client's predictions asks it for the model:
+    what is scored and what is used are one.
+    """
+
+    task: Task
+    split: ParameterSplit
+    private: PrivatePart
+    adapt: Adapt | None
+
+    def __call__(self, message: Message, client: Client, state: ClientState) -> Answer:
         corpus = (
             client.common_validation
             if message.meta["split"] == "validation"
             else client.common_test
         )
-        mine = state if state.params else private.start(client)
-        if adapt is None and not mine.params:
-            outputs, kept = run_shared(message, corpus), 0
-        else:
-            given = below("model", message.arrays)
-            # before a cut (LG-FedAvg's warm start) the private part is still everybody's, and comes
-            # with the rest
-            params = given if split.private(given) else split.join(given, mine.params)
-            seed = derive(
-                client.secret, "evaluate", int(message.meta["step"]), int(message.meta["ask"])
-            )
-            if adapt is not None:
-                params = adapt(params, client, mine, message, seed)
-            outputs = run(task, params, private.reader(mine).read(corpus))
-            kept = count(split.private(params))
-        return _answer(outputs, task, client, kept), state
+        model = self.model(message, client, state)
+        if model.everybodys:
+            return _answer(self._once(message, corpus), self.task, client, 0), state
+        outputs = run(self.task, model.params, model.reader.read(corpus))
+        kept = count(self.split.private(model.params))
+        return _answer(outputs, self.task, client, kept), state
 
-    return handle
+    def model(self, message: Message, client: Client, state: ClientState) -> InUse:
+        mine = state if state.params else self.private.start(client)
+        given = below("model", message.arrays)
+        if self.adapt is None and not mine.params:
+            return InUse(given, self.task.reader, True)
+        # before a cut (LG-FedAvg's warm start) the private part is still everybody's, and comes
+        # with the rest
+        params = given if self.split.private(given) else self.split.join(given, mine.params)
+        if self.adapt is not None:
+            clock = int(message.meta["step"]), int(message.meta["ask"])
+            seed = derive(client.secret, "evaluate", *clock)
+            params = self.adapt(params, client, mine, message, seed)
+        return InUse(params, self.private.reader(mine), False)
+
+    @cached_property
+    def _once(self) -> Callable[[Message, Corpus], "Outputs"]:
+        """Without anything private all clients have one model: run it once per request."""
+
+        @lru_cache(maxsize=1)
+        def run_shared(message: Message, corpus: Corpus) -> Outputs:
+            return run(self.task, below("model", message.arrays), self.task.reader.read(corpus))
+
+        return run_shared
 
 
 @dataclass(frozen=True)
@@ -109,6 +145,16 @@ def run(task: Task, params: Params, reading: Reading) -> Outputs:
         batches = list(by_length(reading.examples, size=256))
         logits = torch.cat([task.model.logits(params, batch, None) for batch in batches])
     return Outputs(logits, torch.cat([batch.labels for batch in batches]))
+
+
+def logits_of(task: Task, model: InUse, texts: Sequence[str]) -> Tensor:  # (N, C)
+    """Of any texts, in their order."""
+    places = np.arange(len(texts))  # in place of labels: batches are sorted by length
+    column = pa.array(texts, pa.large_string())
+    outputs = run(task, model.params, model.reader.read(Corpus(places, column, places)))
+    logits = torch.empty_like(outputs.logits)
+    logits[outputs.labels] = outputs.logits
+    return logits
 
 
 def _answer(outputs: Outputs, task: Task, client: Client, parameters_private: int) -> Message:
@@ -149,14 +195,24 @@ class ClassifierStudy:
     people: Population
     tokenizer: Tokenizer | None  # None: every client has its own words
 
-    def score(self, federation: Federation, state: ServerState, last: bool) -> dict[str, float]:
+    def score(self, federation: Federation, state: ServerState, last: bool) -> dict[str, Any]:
+        """At the end, the figures of those clients that were scored on the way stand apart: a curve
+        is always of the same ones.
+        """
         options, clients = self.evaluation, federation.clients
+        ask = partial(scores_of, federation.ask, state, split=options.split)
+        few = set(clients[: options.clients])
         if not last:
-            return evaluate(federation.ask, state, clients[: options.clients], options.split)
+            return summed_up(list(ask(clients[: options.clients]).values()))
         newcomers = range(len(self.people), len(self.people) + self.people.unseen)
-        unseen = evaluate(federation.ask, state, newcomers, options.split)
-        scores = evaluate(federation.ask, state, clients[: options.last], options.split)
-        return scores | ({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {})
+        unseen = summed_up(list(ask(newcomers).values()))
+        scores = ask(clients[: options.last])
+        on_the_way = summed_up([score for client, score in scores.items() if client in few])
+        return {
+            **summed_up(list(scores.values())),
+            **({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {}),
+            ON_THE_WAY: {key: on_the_way[key] for key in CURVES if key in on_the_way},
+        }
 
     def due(self, state: ServerState) -> bool:
         return False
@@ -166,6 +222,7 @@ class ClassifierStudy:
         if self.tokenizer is not None:
             words = "".join(f"{token}\n" for token in self.tokenizer.vocabulary.tokens)
             write_atomically(folder / "vocabulary.txt", words.encode())
+        write_atomically(folder / LABELS, (json.dumps(self.people.labels) + "\n").encode())
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         shares = metrics.label_shares(self.people.common_test.labels, self.people.classes)
@@ -175,17 +232,19 @@ class ClassifierStudy:
         return {**majority, "vocabulary_size": len(self.tokenizer.vocabulary)}
 
 
-def evaluate(
+def scores_of(
     ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str
-) -> dict[str, float]:
-    """Ask these clients for their scores, and sum them up. No clients, or nobody answers: no
-    figures.
-    """
+) -> dict[ClientId, dict[str, float]]:
+    """What each of these clients scores, of those that answer."""
     message = request(state, ask=1, split=split)
-    replies = [
-        {name: value.item() for name, value in reply.arrays.items()}
-        for _, reply in ask(EVALUATE, dict.fromkeys(clients, message))
-    ]
+    return {
+        client: {name: value.item() for name, value in reply.arrays.items()}
+        for client, reply in ask(EVALUATE, dict.fromkeys(clients, message))
+    }
+
+
+def summed_up(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The figures of some clients together. No clients, or nobody answers: no figures."""
     if not replies:
         return {}
     column = {name: [reply[name] for reply in replies] for name in replies[0]}

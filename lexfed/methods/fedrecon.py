@@ -72,16 +72,17 @@ class Parted:
         table = whole[self.word_table]
         return {**whole, self.word_table: table[~self.private], PRIVATE_ROWS: table[self.private]}
 
-    def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+    def whole(self, params: Params) -> Params:
         public, private = params[self.word_table], params[PRIVATE_ROWS]
         # where each token's row lies in the two, end to end
         place = torch.empty(len(self.private), dtype=torch.int64)
         place[~self.private] = torch.arange(len(public))
         place[self.private] = torch.arange(len(private)) + len(public)
-        whole = {name: value for name, value in params.items() if name != PRIVATE_ROWS}
-        return self.model.logits(
-            {**whole, self.word_table: torch.cat([public, private])[place]}, batch, seed
-        )
+        rest = {name: value for name, value in params.items() if name != PRIVATE_ROWS}
+        return {**rest, self.word_table: torch.cat([public, private])[place]}
+
+    def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
+        return self.model.logits(self.whole(params), batch, seed)
 
     def depth(self, name: str) -> int:
         return EMBEDDING if name == PRIVATE_ROWS else self.model.depth(name)

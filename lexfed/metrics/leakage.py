@@ -41,6 +41,8 @@ TOLERANCE = 1e-6
 EXACT = 0.9
 # smallest values that count as noise at most; and their share of the largest at which they do once
 FLAT, STEEP = 4.0, 3e-3
+# from one singular value to the next: those of text fall by a few times, to rounding by hundreds
+STEP = 30.0
 CHUNK = 4096  # candidates at a time: they stay in the cache
 
 
@@ -67,6 +69,17 @@ class Spectrum:
     @property
     def rank(self) -> int:
         return int((self.values > TOLERANCE * self.values[0]).sum())
+
+    @property
+    def sharp_rank(self) -> int | None:
+        """Where text ends and rounding begins: the place of the deepest step down, if there is one
+        that text does not make. What was subtracted from weights far larger than itself is rounded
+        more than `rank` expects.
+        """
+        above, below = self.values[:-1], self.values[1:].clamp(min=1e-9 * float(self.values[0]))
+        steps = above / below
+        deepest = int(steps.argmax())
+        return deepest + 1 if float(steps[deepest]) > STEP else None
 
     @property
     def exact(self) -> bool:
@@ -199,12 +212,14 @@ def sentence_scores(
     """
     if not all(len(sentence) for sentence in sentences):
         raise DataError("a sentence without a word that is a candidate has no score")
-    near = torch.split(
-        -distances(spectrum, torch.cat(list(sentences))), [len(sentence) for sentence in sentences]
-    )
-    return torch.stack(
-        [part.mean() if quantile is None else part.quantile(quantile) for part in near]
-    )
+    near = -distances(spectrum, torch.cat(list(sentences)))
+    lengths = torch.tensor([len(sentence) for sentence in sentences])
+    if quantile is not None:
+        return torch.stack(
+            [part.quantile(quantile) for part in torch.split(near, lengths.tolist())]
+        )
+    owners = torch.arange(len(lengths)).repeat_interleave(lengths)
+    return near.new_zeros(len(lengths)).index_add(0, owners, near) / lengths
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,10 @@ class BiLSTMClassifier:
         return self.options.embedding
 
     @property
+    def input_dropout(self) -> float:
+        return self.options.dropout
+
+    @property
     def first_layer(self) -> frozenset[str]:
         return FIRST_LAYER
 

@@ -1,5 +1,7 @@
 """Any Hugging Face encoder as a classifier: DistilBERT, BERT, MiniLM..., by name or path."""
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,6 +107,14 @@ class EncoderClassifier:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.set_state(torch_generator(seed).get_state())
             return self._call(params, inputs)
+
+    def save(self, folder: Path, params: Params, labels: Sequence[str]) -> None:
+        """A folder that `transformers` opens, with these weights."""
+        module = copy.deepcopy(self.module).eval()
+        module.load_state_dict(dict(params), strict=False)  # all but what is no parameter
+        module.config.id2label = dict(enumerate(labels))
+        module.config.label2id = {label: number for number, label in enumerate(labels)}
+        module.save_pretrained(folder)
 
     def _call(self, params: Params, inputs: dict[str, Tensor]) -> Tensor:
         logits: Tensor = functional_call(self.module, dict(params), kwargs=inputs).logits

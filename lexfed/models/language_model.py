@@ -315,6 +315,38 @@ def sample(
         alive = alive if drawn < count_tokens else [row for row in alive if not fresh[row]]
 
 
+def continued(
+    model: LanguageModel,
+    params: Params,
+    prompt: Sequence[int],
+    rows: int,
+    full: Callable[[Sequence[int], int], bool],
+    ends: tuple[int, int],
+    temperature: float,
+    seed: Seed,
+) -> list[list[int]]:
+    """So many sequences that go on from a prompt (without it), each until EOS, or a token that
+    `full(sequence, token)` has no room for. `ends` are BOS and EOS.
+    """
+    bos, eos = ends
+    params = {name: value.detach() for name, value in params.items()}
+    step, generator = model.stepper(params, rows), torch_generator(seed)
+    for place, token in enumerate([bos, *prompt]):
+        hidden = step(torch.full((rows,), token), torch.full((rows,), place == 0))
+    texts: list[list[int]] = [[] for _ in range(rows)]
+    alive, stay = list(range(rows)), torch.zeros(rows, dtype=torch.bool)
+    ids = torch.full((rows,), bos)
+    while True:
+        uniform = torch.rand(rows, 1, generator=generator)
+        ids[alive] = _draw(params, hidden[alive], bos, temperature, uniform[alive])
+        alive = [row for row in alive if not (ids[row] == eos or full(texts[row], int(ids[row])))]
+        if not alive:
+            return texts
+        for row in alive:
+            texts[row].append(int(ids[row]))
+        hidden = step(ids, stay)
+
+
 def _appended(
     texts: list[list[int]], alive: list[int], tokens: list[int], eos: int, length: int
 ) -> list[int]:

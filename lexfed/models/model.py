@@ -99,6 +99,24 @@ class WordClassifier(Classifier, Protocol):
         """
 
 
+@runtime_checkable
+class Wrapping(Classifier, Protocol):
+    """A classifier around another one, whose parameters it lays out in its own way."""
+
+    @property
+    def model(self) -> Classifier: ...
+
+    def whole(self, params: Params) -> Params:
+        """The parameters as the model inside has them."""
+
+
+def input_dropout(model: object) -> float:
+    """The share of the numbers of a word's vector that a training step leaves out, each by chance
+    and anew at every place; 0, where a model says nothing of it.
+    """
+    return float(getattr(model, "input_dropout", 0.0))
+
+
 def lacking(model: object, protocol: type) -> list[str]:
     """What a model of the user's own has not, and must have."""
     names = dict.fromkeys(

@@ -41,7 +41,9 @@ class RunDir:
         return self.checkpoint / "clients"
 
     def kept(self, round: int) -> Path:
-        """The checkpoint of a round that `keep` names: runs can be forked from it."""
+        """The checkpoint of a round that `keep` names, or right before a switch of the tokenizer:
+        runs can be forked from it.
+        """
         return self.path / "kept" / f"{round:06d}"
 
     @property
@@ -100,12 +102,15 @@ class RunDir:
             self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode()
         )
 
+    @property
+    def finished(self) -> bool:
+        return (self.path / "summary.json").is_file()
+
     def summary(self) -> dict[str, Any]:
         formats.check_folder(self.path, formats.RUN)
-        path = self.path / "summary.json"
-        if not path.is_file():
+        if not self.finished:
             raise ConfigError(f"{self.path} holds no finished run (no summary.json)")
-        summary: dict[str, Any] = json.loads(path.read_text())
+        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         summary.setdefault("method_name", summary["method"])  # the first ones had no such key
         return summary
 

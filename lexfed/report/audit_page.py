@@ -18,7 +18,8 @@ COLUMNS: Mapping[str, str] = {
     "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %", "tpr_at_01pct_fpr": "TPR at 0.1 %",
     "precision": "precision", "recall": "recall", "exposure": "exposure",
     "correlation": "correlation", "nothing_to_read": "nothing to read",
-    "dp_limit": "allowed at 1 %", "epsilon": "epsilon", "accuracy": "accuracy",
+    "dp_limit": "allowed at 1 %", "epsilon_measured": "epsilon measured, at least",
+    "epsilon": "epsilon", "accuracy": "accuracy",
     "majority": "always the majority", "round": "round", "rouge_1": "ROUGE-1",
     "rouge_2": "ROUGE-2", "rouge_l": "ROUGE-L",
 }  # fmt: skip
@@ -39,6 +40,7 @@ TITLES = {
     "age": "How old is the user? (below 20, below 30, older)",
     "threshold": "Was this text trained on? By its loss",
     "lira": "Was this text trained on? By a likelihood ratio (LiRA)",
+    "epsilon": "Is the printed epsilon true? Probes sent through the rounds (95 %)",
     "lira offline": "Was this text trained on? By models that have not seen it (offline LiRA)",
 }
 
@@ -47,9 +49,10 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[st
     """A title, heads and cells for each attack; what says nothing in all of its rows is left
     out.
     """
-    for attack in dict.fromkeys(row["attack"] for row in rows):
-        own = [row for row in rows if row["attack"] == attack]
-        shown = [key for key in COLUMNS if any(row[key] is not None for row in own)]
+    ran = [row for row in rows if row.get("not_run") is None]
+    for attack in dict.fromkeys(row["attack"] for row in ran):
+        own = [row for row in ran if row["attack"] == attack]
+        shown = [key for key in COLUMNS if any(row.get(key) is not None for row in own)]
         shown = [
             key for key in shown if key != "attacker" or len({row["attacker"] for row in own}) > 1
         ]
@@ -61,7 +64,22 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[st
         yield (
             title,
             [COLUMNS[key] for key in shown],
-            [[cell(key, row[key]) for key in shown] for row in own],
+            [[cell(key, row.get(key)) for key in shown] for row in own],
+        )
+    yield from _not_run([row for row in rows if row.get("not_run") is not None])
+
+
+def _not_run(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Once for each reason, with the methods and defences that it stands for."""
+    where: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        parts = [cell(key, row[key]) for key in ("method", "defence") if row[key] is not None]
+        where.setdefault((row["attack"], row["not_run"]), []).append(", ".join(parts))
+    if where:
+        yield (
+            "What did not run, and why",
+            ["attack", "why", "where"],
+            [[*key, "; ".join(dict.fromkeys(filter(None, cells)))] for key, cells in where.items()],
         )
 
 
@@ -78,7 +96,7 @@ def cell(key: str, value: Any) -> str:
 
 def threats(rows: Sequence[Row]) -> list[str]:
     """Who the attackers are; and that an attack which fails is no proof."""
-    met = dict.fromkeys(row["attacker"] for row in rows)
+    met = dict.fromkeys(row["attacker"] for row in rows if row["attacker"] is not None)
     lines = [f"{name}: {THREATS[name]}" for name in met if name in THREATS]
     words = (
         "Words found: of a client's n distinct words, those among the first n guesses; the prior "
@@ -88,7 +106,25 @@ def threats(rows: Sequence[Row]) -> list[str]:
         "By chance: AUC 0.5, TPR as large as the share of others accused (0.01 at 1 %, 0.001 at "
         "0.1 %)."
     )
-    return [*lines, words, chance, "An attack that finds nothing is no proof: another one may."]
+    return [
+        *lines,
+        *epsilons(rows),
+        words,
+        chance,
+        "An attack that finds nothing is no proof: another one may.",
+    ]
+
+
+def epsilons(rows: Sequence[Row]) -> Iterator[str]:
+    """What was measured beside what is printed."""
+    for row in rows:
+        low, high = row.get("epsilon_measured"), row["epsilon"]
+        if low is None:
+            continue
+        printed = "nothing printed" if high is None else f"printed at most {high:.2f}"
+        verdict = ": the promise is broken" if high is not None and low > high else ""
+        where = ", ".join(cell(key, row[key]) for key in ("method", "defence"))
+        yield f"epsilon measured at least {low:.2f} (95 %), {printed}{verdict} ({where})"
 
 
 def write(folder: Path, rows: Sequence[Row]) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lexfed.core.figures import LABELS, human, shown
+from lexfed.core.figures import LABELS, curve_of, human, shown
 from lexfed.core.files import write_atomically
 from lexfed.records.rundir import RunDir
 from lexfed.report.page import STYLE, svg
@@ -86,7 +86,7 @@ def _curves(runs: Sequence[RunDir], key: str, title: str, factor: float) -> str:
     def draw(axes: Any) -> None:
         for run in runs:
             points = [
-                (r["round"], factor * r["metrics"][key])
+                (r["round"], factor * curve_of(r)[key])
                 for r in run.records()
                 if key in r["metrics"]
             ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lexfed.core.figures import LABELS, human, shown
+from lexfed.core.figures import LABELS, curve_of, human, shown
 from lexfed.core.files import write_atomically
 from lexfed.records.rundir import Record, RunDir
 
@@ -200,7 +200,7 @@ def _plots(records: Sequence[Record]) -> list[str]:
         def draw(axes: Any) -> None:
             for key, label, colour in lines:
                 points = [
-                    (r["round"], factor * r["metrics"][key])
+                    (r["round"], factor * curve_of(r)[key])
                     for r in scored
                     if r["metrics"].get(key) is not None
                 ]

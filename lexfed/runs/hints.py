@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lexfed.core.figures import curve_of
 from lexfed.corpus import checking
 from lexfed.corpus.text import Corpus
 from lexfed.experiment.assembly import Assembly
@@ -60,9 +61,9 @@ def after(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> I
 def _of_curve(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Overfitting: the loss falls on, and the accuracy has fallen from its best."""
     scored = [
-        (r["round"], r["metrics"]["global_accuracy"], r["loss"])
+        (r["round"], curve_of(r)["global_accuracy"], r["loss"])
         for r in records
-        if r["metrics"].get("global_accuracy") is not None and r["loss"] is not None
+        if curve_of(r).get("global_accuracy") is not None and r["loss"] is not None
     ]
     if len(scored) < 4:
         return

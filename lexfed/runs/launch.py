@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lexfed.core.errors import CheckpointError, ConfigError, WorkerDied
+from lexfed.core.figures import human
 from lexfed.core.importing import SCRIPT
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
@@ -58,7 +59,7 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     _refuse_script(parsed, manner)
     assembly = assemble(parsed)  # everything that can be wrong with the input shows here
     if manner.record_wire is not None:
-        Recorder(manner.record_wire).begin()
+        _begin_wire(manner.record_wire, parsed)
     kept = _fork(source, assembly, out) if source is not None else None
     if kept is None:
         rundir.create(out, parsed)
@@ -94,6 +95,11 @@ def _refuse_script(parsed: Config, manner: Manner) -> None:
         )
 
 
+def _begin_wire(folder: Path, parsed: Config) -> None:
+    about = {"method": parsed.method, "data": parsed.data.name}
+    Recorder(folder).begin({**about, "configuration": config.same_messages(parsed)})
+
+
 def _refuse_existing(out: Path, manner: Manner) -> None:
     rundir.refuse_existing(out)
     if manner.record_wire is not None:
@@ -124,6 +130,8 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         kept = None if kept is None else _with_whole_ledger(kept, before)
         assembly = assemble(parsed)
         directory.write_rounds(parsed.rounds)
+        if manner.record_wire is not None:
+            _begin_wire(manner.record_wire, parsed)
         return _run(Run(assembly, directory, kept, manner.workers, manner.record_wire), manner)
 
 
@@ -216,22 +224,26 @@ def _run(run: Run, manner: Manner) -> RunDir:
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
         console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
-    summary = run.directory.summary()
-    if summary["stopped"] == "diverged":
-        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
-        console.print(
-            f"diverged: {why}. The last good round is kept.", soft_wrap=True, highlight=False
-        )
-    elif summary["stopped"] == "budget":
-        console.print(
-            f"the privacy budget is spent: {summary['reason']}.", soft_wrap=True, highlight=False
-        )
-    if summary["privacy"]:
-        console.print(summary["privacy"], soft_wrap=True, highlight=False)
-    for hint in hints.after(summary, run.directory.records()):
-        console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
+    for line in _ending(run.directory):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     page.write(run.directory)
     return run.directory
+
+
+def _ending(directory: RunDir) -> Iterator[str]:
+    """What a user should know when a run has ended, beside its figures."""
+    summary = directory.summary()
+    if summary["stopped"] == "diverged":
+        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
+        yield f"diverged: {why}. The last good round is kept."
+    elif summary["stopped"] == "budget":
+        yield f"the privacy budget is spent: {summary['reason']}."
+    if summary["refused"]:
+        yield f"replies that were refused: {human('refused', summary['refused'])}"
+    if summary["privacy"]:
+        yield summary["privacy"]
+    for hint in hints.after(summary, directory.records()):
+        yield f"note: {hint}"
 
 
 def _records(run: Run, manner: Manner) -> Iterator[Record]:

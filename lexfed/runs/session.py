@@ -169,7 +169,8 @@ class Server:
         directory = self.run.directory
         kept = Checkpoint(after, due, asdict(self.tally), self.fingerprint)
         checkpoint.save(directory.checkpoint, kept)
-        if closes_round and after.round in self.run.assembly.config.keep:
+        wanted = after.round in self.run.assembly.config.keep or self.run.study.due(after)
+        if closes_round and wanted:  # due: the next step switches the tokenizer
             folder = directory.kept(after.round)
             checkpoint.save(folder, kept)
             Store(directory.clients).copy_before(after.step, Store(folder / "clients"))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lexfed.core.figures import SUMMARY
+from lexfed.core.figures import ON_THE_WAY, SUMMARY
 from lexfed.core.params import count
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import ServerState
@@ -30,7 +30,7 @@ def of(
     scores = last if last is not None else records[-1]["metrics"] if records else {}
     figures = {
         **(study.summary(records) if study is not None else {}),
-        **{key: value for key, value in scores.items() if key != "scored_clients"},
+        **{k: value for k, value in scores.items() if k not in ("scored_clients", ON_THE_WAY)},
         **_counted(assembly, state, records),
         "stopped": stopped.partition(":")[0],
         "reason": stopped.partition(": ")[2] or None,

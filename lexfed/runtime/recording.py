@@ -11,6 +11,7 @@ It holds what nobody else should read (words, updates), so its owner alone may.
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +21,20 @@ from lexfed.federation import Federation, Requests, tapped
 from lexfed.wire import ClientId, Direction, Message, Verb, encode, size
 
 ARRAYS = "arrays.safetensors"
+ABOUT = "about.json"  # method, data, and the fingerprint of the configuration
 
 
 @dataclass(frozen=True)
 class Recorder:
     folder: Path
 
-    def begin(self) -> None:
-        """Make the folder, and say of which format it is."""
+    def begin(self, about: Mapping[str, str]) -> None:
+        """Make the folder, and say of which format it is, and what it was recorded with."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(OWNERS_FOLDER)
         formats.mark(self.folder, "recorded wire", formats.WIRE, OWNER_ONLY)
+        text = json.dumps(dict(about), indent=2) + "\n"
+        write_atomically(self.folder / ABOUT, text.encode(), OWNER_ONLY)
 
     def up(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
         self._write(verb, client, "up", request, reply, None)

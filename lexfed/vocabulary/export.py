@@ -1,5 +1,5 @@
-"""Trained word vectors as the files other programs expect, and as one from which training can go
-on.
+"""Trained word vectors and tokenizers as the files other programs expect, and vectors as one from
+which training can go on.
 
 A file is written row by row under a temporary name and then renamed: a table is never in memory
 twice, and a kill leaves the old file or the new one.
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,8 @@ from torch import Tensor
 
 from lexfed.core.errors import DataError
 from lexfed.core.params import Params
+from lexfed.vocabulary.splitting import final_sigma, spelled_out
+from lexfed.vocabulary.tokenizer import TrainedTokenizer
 from lexfed.vocabulary.word import Vocabulary
 
 FORMAT = "lexfed word tables 1"
@@ -65,6 +68,89 @@ def write_projector(folder: Path, vocabulary: Vocabulary, vectors: Tensor) -> li
             f"{name}\t{n}\n".encode() for name, n in zip(names, vocabulary.counts, strict=True)
         )
     return changed
+
+
+# --- tokenizers ----------------------------------------------------------------------------------
+
+
+def tokenizer_files(tokenizer: TrainedTokenizer, lowercase: bool) -> dict[str, bytes]:
+    """The files from which `transformers` opens a tokenizer that cuts texts as lexfed does, and
+    puts the beginning and the end around each.
+
+    A tokenizer that was made elsewhere is left as it is: lexfed hands it words, and what it does to
+    whole texts is its own affair.
+    """
+    roles = {"bos": tokenizer.bos, "eos": tokenizer.eos, "unk": tokenizer.unk, "pad": tokenizer.pad}
+    names = {f"{role}_token": tokenizer.tokens[i] for role, i in roles.items() if i is not None}
+    about = {
+        **names,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "split_special_tokens": True,  # "</s>" in a text is four symbols
+    }
+    return {
+        "tokenizer.json": completed(tokenizer, lowercase),
+        "tokenizer_config.json": _json(about),
+        "special_tokens_map.json": _json(names),
+    }
+
+
+def completed(tokenizer: TrainedTokenizer, lowercase: bool) -> bytes:
+    """A tokenizer.json of ours with what lexfed does around it: the lower case, the rule for words,
+    the special tokens. Made of itself, it is the same.
+    """
+    file = json.loads(tokenizer.data)
+    inner = _inside(file["pre_tokenizer"])
+    if inner is None:
+        return tokenizer.data
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [_words_rule(), *inner]}
+    if lowercase and file["normalizer"] is None:
+        file["normalizer"] = {"type": "Sequence", "normalizers": _lower_case()}
+    bos, eos = tokenizer.bos, tokenizer.eos
+    file["post_processor"] = _template(tokenizer.tokens[bos], bos, tokenizer.tokens[eos], eos)
+    return _json(file)
+
+
+def _inside(pre_tokenizer: Any) -> list[Any] | None:
+    """What our tokenizers do to a word, behind the rule that cuts words; None: it is not ours."""
+    parts = pre_tokenizer or {}
+    parts = parts["pretokenizers"] if parts.get("type") == "Sequence" else [parts]
+    rule, rest = parts[0], parts[1:]
+    if rule in ({"type": "WhitespaceSplit"}, _words_rule()):
+        return list(rest)
+    ours = {"type": "Metaspace", "prepend_scheme": "always"}
+    return list(parts) if ours.items() <= rule.items() else None
+
+
+def _words_rule() -> dict[str, Any]:
+    pattern = {"Regex": spelled_out("single")}
+    return {"type": "Split", "pattern": pattern, "behavior": "Removed", "invert": True}
+
+
+def _lower_case() -> list[dict[str, Any]]:
+    """As Python has it: the library's own does not know the sigma at a word's end."""
+    pattern = {"Regex": final_sigma()}
+    return [{"type": "Replace", "pattern": pattern, "content": "ς"}, {"type": "Lowercase"}]
+
+
+def _template(bos: str, bos_id: int, eos: str, eos_id: int) -> dict[str, Any]:
+    def special(token: str) -> dict[str, Any]:
+        return {"SpecialToken": {"id": token, "type_id": 0}}
+
+    def text(name: str) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": 0}}
+
+    known = {
+        token: {"id": token, "ids": [number], "tokens": [token]}
+        for token, number in ((bos, bos_id), (eos, eos_id))
+    }
+    single = [special(bos), text("A"), special(eos)]
+    pair = [*single, special(bos), text("B"), special(eos)]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, ensure_ascii=False, indent=2) + "\n").encode()
 
 
 # --- a file to go on from -------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """The tokenizer of a pretrained model."""
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from lexfed.core.errors import DataError
@@ -33,6 +35,12 @@ class PretrainedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, truncation=True, max_length=self.limit)["input_ids"])
+
+    def save(self, folder: Path) -> None:
+        """As `transformers` opens it; asked to cut off, it does so where we do."""
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.model_max_length = self.limit
+        tokenizer.save_pretrained(folder)
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -67,6 +67,12 @@ def writing(tokenizer: TrainedTokenizer) -> Writing:
     )
 
 
+def begins_words(tokenizer: TrainedTokenizer) -> list[bool]:
+    """Of each token, whether it begins a word."""
+    form = writing(tokenizer)
+    return [_surface(token, form)[1] for token in tokenizer.tokens]
+
+
 def _surface(token: str, form: Writing) -> tuple[str, bool]:
     """The text of a token, and whether it begins a word. Bytes that are no whole character have no
     text.

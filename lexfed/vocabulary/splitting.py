@@ -8,6 +8,7 @@ lists, as published vectors have them, and one by one for tokenizers, which put 
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Literal
 
@@ -37,12 +38,67 @@ def _any_script(symbols: Symbols) -> re.Pattern[str]:
     That no mark is below U+0300, and few are above U+FFFF, is told to the expression: it is then
     five times as fast.
     """
+    marks = _marks()
+    near = "".join(mark for mark in marks if mark <= "\uffff")
+    far = "".join(mark for mark in marks if mark > "\uffff")
+    mark = rf"(?![\0-\u02ff])(?:[{near}]|(?=[\U00010000-\U0010ffff])[{far}])"
+    return re.compile(_rule(r"\w", r"[^\w\s]", mark, symbols))
+
+
+def _rule(letter: str, symbol: str, mark: str, symbols: Symbols) -> str:
+    """The expression of a word, from those of one character each."""
+    word, marked = rf"{letter}+(?:{mark}{letter}*)*", rf"{symbol}(?:{mark})*"
+    other = rf"{symbol}+" if symbols == "runs" else rf"{marked}(?:(?<={JOINER}){marked})*"
+    return rf"{word}(?:['’]{word})*|{other}"
+
+
+JOINER = "\u200d"  # of emoji that are drawn as one
+
+
+def _marks() -> list[str]:
     points = range(sys.maxunicode + 1)
     marks = [chr(point) for point in points if unicodedata.category(chr(point))[0] == "M"]
-    near = "".join(mark for mark in marks if mark <= "\uffff") + "\u200c\u200d"
-    # and skin tones
-    far = "".join(mark for mark in marks if mark > "\uffff") + "\U0001f3fb-\U0001f3ff"
-    mark = rf"(?![\0-\u02ff])(?:[{near}]|(?=[\U00010000-\U0010ffff])[{far}])"
-    word, symbol = rf"\w+(?:{mark}\w*)*", rf"[^\w\s](?:{mark})*"
-    other = r"[^\w\s]+" if symbols == "runs" else rf"{symbol}(?:(?<=\u200d){symbol})*"
-    return re.compile(rf"{word}(?:['’]{word})*|{other}")
+    skin_tones = map(chr, range(0x1F3FB, 0x1F400))
+    return sorted([*marks, "\u200c", JOINER, *skin_tones])
+
+
+# --- the same rule, for others -------------------------------------------------------------------
+
+
+@cache
+def spelled_out(symbols: Symbols) -> str:
+    r"""The rule as one expression with every letter, blank and mark in it: programs differ in what
+    `\w` is, and so do versions of Unicode. Python's `re` and the library `tokenizers` read it the
+    same way.
+    """
+    everything = "".join(map(chr, range(sys.maxunicode + 1)))
+    letters, blanks = (_ranges(re.findall(kind, everything)) for kind in (r"\w+", r"\s+"))
+    marks = _ranges(_runs(_marks()))
+    return _rule(f"[{letters}]", f"[^{letters}{blanks}]", f"[{marks}]", symbols)
+
+
+def _ranges(runs: Iterable[str]) -> str:
+    """Runs of neighbouring characters, as they stand in a class."""
+    return "".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _runs(characters: Sequence[str]) -> Iterator[str]:
+    """Sorted characters, cut where a code point is missing."""
+    start = 0
+    for end in range(1, len(characters) + 1):
+        if end == len(characters) or ord(characters[end]) != ord(characters[end - 1]) + 1:
+            yield "".join(characters[start:end])
+            start = end
+
+
+@cache
+def final_sigma() -> str:
+    """The expression of a capital sigma that `str.lower` writes as ς: after a letter with a case
+    and before none, whatever has no say between them (apostrophes, marks). Which characters these
+    are, `str.lower` is asked.
+    """
+    everyone = [chr(point) for point in range(sys.maxunicode + 1)]
+    cased = [c for c in everyone if f"{c}Σ".lower()[-1] == "ς"]
+    silent = [c for c in everyone if f"aΣ{c}a".lower()[1] == "σ" and f"aΣ{c}".lower()[1] == "ς"]
+    has_case, between = (f"[{_ranges(_runs(kind))}]" for kind in (cased, silent))
+    return rf"{has_case}{between}*\KΣ(?!{between}*{has_case})"

@@ -163,7 +163,8 @@ def outlived(name: str, lie: Any, seed: int) -> None:
     """The program ends, its parameters are the numbers they were, and every lie is accounted for."""
     assembly = scene(name)
     everybody = len(assembly.population) + assembly.population.unseen
-    hostile = Liars(assembly, frozenset({0, everybody - 1, seed % everybody}), lie)
+    few = {0, everybody - 1, seed % everybody, *range(0, everybody, 40)}
+    hostile = Liars(assembly, frozenset(few), lie)
     federation = hostile.federation()
     state = last_state(assembly, federation)
     kinds, honest = ({n: v.dtype for n, v in s.params.items()} for s in (state, truth(name)[1]))

@@ -68,7 +68,9 @@ def test_what_two_sentences_give_away_and_to_whom(lexfed: Lexfed) -> None:
         "but one client that talks gives everything back"
     )
     assert spans["1 d known words"]["recall_at_n"] >= 0.95, "and so do d known words"
-    assert spans["0.5 d known words"]["recall_at_n"] < spans["1 d known words"]["recall_at_n"]
+    assert spans["0.5 d known words"]["recall_at_n"] >= 0.95, "d/2, as these are fewer words still"
+    assert 0 < spans["covariance"]["recall_at_n"] < open_span["prior_recall_at_n"]
+    assert spans["gram"]["nothing_to_read"] == 3, "three uploads have too little in common"
     assert one(rows, attack="sentences", method="fedevocab", defence="none")["auc"] > 0.95
     assert "What uploads give away" in Path("audit/audit.html").read_text()
 
@@ -142,3 +144,22 @@ def test_what_is_there_is_not_written_over_and_nothing_is_computed_for_it(lexfed
     assert result.stderr.count("\n") == 1
     assert "method fedavg" not in result.stdout, "refused before the work"
     assert [path.name for path in Path("audit").iterdir()] == ["kept.txt"]
+
+
+def test_a_truth_that_is_another_runs_is_refused(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    """With another seed words found fell from 1.00 to 0.50, with another method to 0.25, in
+    silence.
+    """
+    run = lexfed("run", tiny, "--out", "run", "--record-wire", "wire")
+    assert run.returncode == 0, run.stderr
+    seen = lexfed("audit", "wire", "--truth", "run", "--out", "a", "--attack", "rows")
+    assert seen.returncode == 0, seen.stderr
+    few = ("--set", "evaluation.every=1", "--attack", "rows")  # scores change no message
+    assert lexfed("audit", "wire", "--truth", tiny, "--out", "b", *few).returncode == 0
+    for other in ("seed=1", "method=fedprox", "data.clients=5"):
+        wrong = lexfed("audit", "wire", "--truth", tiny, "--set", other, "--out", "c")
+        assert wrong.returncode == 2
+        assert "recorded with another configuration (fedavg on" in wrong.stderr
+        assert not (tmp_path / "c").exists()

@@ -27,7 +27,7 @@ ORDER = [
     ["experiment"],
     ["runtime"],
     ["audits", "records"],
-    ["report"],
+    ["report", "use"],
     ["runs"],
     ["api", "cli"],
     ["__main__"],

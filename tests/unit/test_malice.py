@@ -341,7 +341,9 @@ def test_a_client_that_sends_no_numbers_ends_no_run_and_is_counted(
 ) -> None:
     for rule in ("mean", "norm_bound"):
         settings = (*NAN, "--set", f"aggregation.rule={rule}", "--workers", workers)
-        assert lexfed("run", tiny, "--out", rule, *settings).returncode == 0
+        result = lexfed("run", tiny, "--out", rule, *settings)
+        assert result.returncode == 0
+        assert "replies that were refused: 3 'delta/' is no number" in result.stdout
         assert summary(tmp_path / rule)["stopped"] == "finished"
         assert summary(tmp_path / rule)["refused"] == {"'delta/' is no number": 3}
         for record in rounds(tmp_path / rule):

@@ -6,28 +6,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 
-from lexfed.audits.one_run import (
-    OneRun,
-    audit,
-    canary,
-    canary_vectors,
-    epsilon_lower_bound,
-    p_value,
-    right_guesses,
-    score,
-)
+from lexfed.audits.one_run import SHARES, Share, audit, epsilon_lower_bound, p_value, right_guesses
 from lexfed.core.errors import PrivacyError
-from lexfed.core.params import Params
-from lexfed.core.seeds import derive, numpy_generator, root
+from lexfed.core.seeds import numpy_generator, root
 from lexfed.privacy.accounting import Gaussian, Release, epsilon, gaussian_noise
-from lexfed.privacy.noise import gaussian
 
 DELTA = 1e-6
-LIKE = {"w": torch.empty(190, 100), "b": torch.empty(1000)}  # 20,000 numbers
-CANARIES = 1000
 
 
 # --- the p-value ---------------------------------------------------------------------------------
@@ -92,7 +78,7 @@ def test_the_p_value_grows_with_epsilon_until_it_refutes_nothing(
     assert all(one < two for one, two in pairwise(values) if min(one, two) < 0.5)
 
 
-def test_the_p_value_grows_with_delta_and_canaries() -> None:
+def test_the_p_value_grows_with_delta_and_probes() -> None:
     assert (
         p_value(1000, 200, 150, 0.5, 1e-5)
         > p_value(1000, 200, 150, 0.5, 1e-6)
@@ -129,8 +115,8 @@ def test_the_bound_is_monotone() -> None:
     )
 
 
-@pytest.mark.parametrize("shares", [(0.25,), (0.05, 0.25, 0.75)])
-def test_the_bound_is_wrong_no_more_often_than_it_says(shares: Sequence[float]) -> None:
+@pytest.mark.parametrize("shares", [SHARES[1:2], SHARES, [(0.1, 0.0), (0.4, 0.0)]])
+def test_the_bound_is_wrong_no_more_often_than_it_says(shares: Sequence[Share]) -> None:
     """Randomised response of epsilon 1: scores are its answers, in an order that says nothing."""
     generator, q, wrong, tries = numpy_generator(root(1)), math.e / (1 + math.e), 0, 400
     for _ in range(tries):
@@ -147,73 +133,43 @@ def test_the_bound_is_wrong_no_more_often_than_it_says(shares: Sequence[float]) 
 def test_the_highest_are_in_and_the_lowest_out() -> None:
     scores = np.array([5.0, -3.0, 4.0, 0.0, -1.0, 3.0])
     inside = np.array([True, False, False, True, False, True])
-    assert [right_guesses(scores, inside, r) for r in (2, 4, 6)] == [2, 3, 4]
-    assert [right_guesses(-scores, inside, r) for r in (2, 4, 6)] == [0, 1, 2]
-    assert right_guesses(np.zeros(6), np.array([False] * 3 + [True] * 3), 6) == 6, (
-        "ties: the order of the canaries"
+    assert [right_guesses(scores, inside, r, r) for r in (1, 2, 3)] == [2, 3, 4]
+    assert [right_guesses(-scores, inside, r, r) for r in (1, 2, 3)] == [0, 1, 2]
+    assert [right_guesses(scores, inside, r, 0) for r in (1, 2, 3)] == [1, 1, 2], "in alone"
+    assert [right_guesses(scores, inside, 0, r) for r in (1, 2, 3)] == [1, 2, 2], "out alone"
+    assert right_guesses(np.zeros(6), np.array([False] * 3 + [True] * 3), 3, 3) == 6, (
+        "ties: the order of the probes"
     )
 
 
-@pytest.mark.parametrize("guesses", [0, 1, 3, 8, -2])
-def test_an_odd_number_of_guesses_is_refused(guesses: int) -> None:
-    with pytest.raises(PrivacyError, match="even number"):
-        right_guesses(np.zeros(6), np.zeros(6, np.bool_), guesses)
+@pytest.mark.parametrize(("ins", "outs"), [(0, 0), (-1, 2), (4, 3)])
+def test_a_number_of_guesses_that_can_not_be_is_refused(ins: int, outs: int) -> None:
+    with pytest.raises(PrivacyError, match="at least one guess"):
+        right_guesses(np.zeros(6), np.zeros(6, np.bool_), ins, outs)
 
 
 def test_what_is_no_audit_is_refused() -> None:
     with pytest.raises(PrivacyError, match="one finite score"):
-        right_guesses(np.zeros(6), np.zeros(5, np.bool_), 2)
+        right_guesses(np.zeros(6), np.zeros(5, np.bool_), 1, 1)
     with pytest.raises(PrivacyError, match="one finite score"):
-        right_guesses(np.array([0.0, math.nan]), np.zeros(2, np.bool_), 2)
+        right_guesses(np.array([0.0, math.nan]), np.zeros(2, np.bool_), 1, 1)
     with pytest.raises(PrivacyError, match="can't be"):
         epsilon_lower_bound(10, 4, 5, DELTA)
     with pytest.raises(PrivacyError, match="no probability"):
         epsilon_lower_bound(10, 4, 4, DELTA, confidence=1.0)
 
 
-# --- canaries ------------------------------------------------------------------------------------
-
-
-def test_canaries_are_directions_that_come_again_from_their_index() -> None:
-    vectors = list(canary_vectors(LIKE, 5, root(0)))
-    assert len(vectors) == 5
-    for index, vector in enumerate(vectors):
-        assert score(vector, vector) == pytest.approx(1.0, abs=1e-6)
-        assert all(
-            torch.equal(vector[name], value) for name, value in canary(LIKE, index, root(0)).items()
-        )
-        assert all(
-            abs(score(vector, other)) < 6 / math.sqrt(20_000) for other in vectors[:index]
-        ), "nearly orthogonal"
-    assert abs(score(vectors[0], canary(LIKE, 0, root(1)))) < 0.05, "another seed"
-    assert score({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, -1.0])}) == 1.0
-
-
 # --- a Gaussian mechanism, audited ---------------------------------------------------------------
 
 
-def audited(number: int, noises: Sequence[float]) -> list[OneRun]:
-    """The sum of those canaries whose coin fell heads, released with each of these noises."""
-    seed = root(number)
-    inside = numpy_generator(derive(seed, "coins")).random(CANARIES) < 0.5
-    total = {name: torch.zeros_like(value) for name, value in LIKE.items()}
-    for vector, joins in zip(canary_vectors(LIKE, CANARIES, seed), inside, strict=True):
-        for name, value in vector.items():
-            total[name] += value * float(joins)
-    released = [
-        noisy(total, gaussian(LIKE, z, derive(seed, "noise", i))) for i, z in enumerate(noises)
+def audited(number: int, noises: Sequence[float], probes: int = 1000) -> list[float]:
+    """Probes whose coin fell heads, each a number of its own, released with each of these noises."""
+    generator = numpy_generator(root(number))
+    inside = generator.random(probes) < 0.5
+    return [
+        audit(inside + generator.normal(0.0, noise, probes), inside, DELTA).epsilon
+        for noise in noises
     ]
-    scores = np.array(
-        [
-            [score(sums, vector) for sums in released]
-            for vector in canary_vectors(LIKE, CANARIES, seed)
-        ]
-    )
-    return [audit(column, inside, DELTA) for column in scores.T]
-
-
-def noisy(total: Params, noise: Params) -> Params:
-    return {name: value + noise[name] for name, value in total.items()}
 
 
 def test_the_bound_holds_with_the_noise_that_was_claimed_and_refutes_a_claim_without_it() -> None:
@@ -223,9 +179,7 @@ def test_the_bound_holds_with_the_noise_that_was_claimed_and_refutes_a_claim_wit
         8.0, rel=1e-3
     )
     for number in range(3):
-        fair, loose, little, none = (
-            run.epsilon for run in audited(number, [two, eight, two / 20, 0.0])
-        )
+        fair, loose, little, none = audited(number, [two, eight, two / 20, 0.0])
         assert fair < 2.0
         assert 1.5 < loose < 8.0, "it sees the difference"
         assert fair < loose
@@ -233,16 +187,12 @@ def test_the_bound_holds_with_the_noise_that_was_claimed_and_refutes_a_claim_wit
         assert none > 4.0
 
 
-def test_a_claim_of_eight_takes_more_canaries_to_refute() -> None:
-    """Twenty thousand, each a coordinate of its own: all found out, they show 8.2; a thousand
-    show 5.2 at most.
-    """
-    generator, canaries = numpy_generator(root(0)), 20_000
-    inside = generator.random(canaries) < 0.5
-    noise = generator.normal(0.0, gaussian_noise(8.0, DELTA), canaries)
-    assert 3.0 < audit(inside + noise, inside, DELTA).epsilon < 8.0
-    assert audit(inside + noise / 20, inside, DELTA).epsilon > 8.0
-    assert audit(inside[:1000].astype(np.float64), inside[:1000], DELTA).epsilon < 5.3
+def test_a_claim_of_eight_takes_more_probes_to_refute() -> None:
+    """Twenty thousand: all found out, they show 8.2; a thousand show 5.2 at most."""
+    eight = gaussian_noise(8.0, DELTA)
+    fair, little = audited(0, [eight, eight / 20], 20_000)
+    assert 3.0 < fair < 8.0 < little
+    assert audited(0, [0.0])[0] < 5.3
 
 
 def test_noise_alone_shows_nothing() -> None:

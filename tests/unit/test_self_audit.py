@@ -33,6 +33,7 @@ from lexfed.layers.self_audit import (
     OFF,
     Attack,
     SelfAudit,
+    Told,
     audited,
     excess,
     noised,
@@ -49,7 +50,8 @@ from lexfed.learning.training import updater
 from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.methods.fedavg import fedavg
 from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
-from lexfed.metrics.leakage import ranking, score_words, span
+from lexfed.metrics.decoys import decoys
+from lexfed.metrics.leakage import auc, ranking, score_words, sentence_scores, span
 from lexfed.models.bilstm import INPUTS, BiLSTMClassifier
 from lexfed.models.model import TABLE, ModelOptions
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
@@ -86,9 +88,11 @@ def client_of(sentences: int, place: int = 0) -> Client:
     return Population(reviews(), starts, nothing, nothing, classes=2, secret=root(7)).client(1)
 
 
-def parts(mechanism: Mechanism = NO_PRIVACY, size: int = 1, **options: object) -> Parts:
+def parts(
+    mechanism: Mechanism = NO_PRIVACY, size: int = 1, dropout: float = 0.0, **options: object
+) -> Parts:
     """With the first `size` - 1 public words as everybody's vocabulary."""
-    model = BiLSTMClassifier(ModelOptions(embedding=D, hidden=D, dropout=0.0), classes=2)
+    model = BiLSTMClassifier(ModelOptions(embedding=D, hidden=D, dropout=dropout), classes=2)
     tokenizer = WordTokenizer(of_list(public().words, size))
 
     def init(seed: Seed) -> Params:
@@ -171,14 +175,14 @@ def test_the_clients_figure_is_the_attackers() -> None:
         reply, state = answer(client, OFF)
         delta = {name: value / sentences for name, value in below("delta", reply.arrays).items()}
         attack = reading_spans(parts())
-        assert attack(delta, client, state) == pytest.approx(leak_of(reply, client), abs=1e-9)
+        assert attack(delta, client, state).words == pytest.approx(leak_of(reply, client), abs=1e-9)
 
 
 def test_words_past_the_reading_limit_are_no_truth() -> None:
     client = client_of(2, 1)
     reply, state = answer(client, OFF)
     attacks = [reading_spans(parts(max_length=limit)) for limit in (256, 1)]
-    whole, cut = (attack(below("delta", reply.arrays), client, state) for attack in attacks)
+    whole, cut = (attack(below("delta", reply.arrays), client, state).words for attack in attacks)
     assert whole > 0.5
     assert cut < whole, "two words are not the first two of the ranking"
 
@@ -241,8 +245,93 @@ def test_under_differential_privacy_zeros_go_out(placement: str) -> None:
     assert norm(below("delta", held.arrays)) == 0.0
 
 
+# --- sentences -----------------------------------------------------------------------------------
+
+AS_TRAINED = {"optimizer": "adam", "lr": 5e-3, "dropout": 0.5}  # as the paper trains
+
+
+def test_two_texts_that_hide_their_words_do_not_hide_their_sentences() -> None:
+    """The pair: of eight clients of two texts, words of most pass; their sentences are told with an AUC of 0.9 to 1.0, and
+    all hold back. Of three of 256 texts (0.5 to 0.6) all send.
+    """
+    part = parts(**AS_TRAINED)  # type: ignore[arg-type]
+    words_alone = replace(AUDIT, sentences=None)
+    small = [client_of(2, place) for place in range(8)]
+    held = [
+        [first_answer(part, one, audit)[1].blobs[HELD] for one in small]
+        for audit in (words_alone, AUDIT)
+    ]
+    assert held[0].count(b"0") >= 5
+    assert held[1].count(b"0") == 0
+    for place in range(3):
+        assert first_answer(part, client_of(256, place), AUDIT)[1].blobs[HELD] == b"0"
+
+
+@pytest.mark.parametrize(
+    ("sentences", "least", "most"), [(2, 0.9, 1.0), (16, 0.6, 0.9), (256, 0.45, 0.7)]
+)
+def test_a_client_judges_its_sentences_as_a_server_would(
+    sentences: int, least: float, most: float
+) -> None:
+    """Without anybody else's text. Against 300 real reviews of others: 0.98 for 0.98, 0.68 for 0.75, 0.52 for 0.56."""
+    part, own, real = parts(**AS_TRAINED), [], []  # type: ignore[arg-type]
+    vectors = public().rows(public().words)
+    others = list(client_of(300, 7).train)
+    for place in range(4):
+        client = client_of(sentences, place)
+        reply, state = first_answer(part, client, OFF)
+        delta = {n: v / sentences for n, v in below("delta", reply.arrays).items()}
+        own.append(reading_spans(part)(delta, client, state).sentences)
+        sides = [
+            [
+                vectors[ids]
+                for text in side
+                if (ids := [public().ids[w] for w in words(text) if w in public().ids])
+            ]
+            for side in (client.train, others)
+        ]
+        scores = sentence_scores(span(*(delta[name] for name in INPUTS)), [*sides[0], *sides[1]])
+        real.append(auc(scores[: len(sides[0])], scores[len(sides[0]) :]))
+    judged, true = (sum(figures) / len(figures) for figures in (own, real))
+    assert least < judged <= most
+    assert true - 0.05 < judged < true + 0.15, "level, or on the side of care"
+
+
+def test_where_there_is_no_span_sentences_are_at_chance() -> None:
+    client, part = client_of(2, 1), replace(parts(), public=None)
+    reply, state = first_answer(part, client, OFF)
+    assert reading_spans(part)(below("delta", reply.arrays), client, state) == Told(0.0, 0.5)
+
+
+def test_decoys_have_as_many_strange_words_as_a_new_text_would() -> None:
+    """Two texts with one word in common of eight: six in eight stand in one text alone. Twenty times the same: none."""
+    two = [[3, 50, 70, 90], [3, 1000, 2000, 4000]]
+    made = np.concatenate(decoys(two, 20_000, 500, root(1)))
+    strange = ~np.isin(made, [word for text in two for word in text])
+    assert abs(strange.mean() - 0.75) < 0.05
+    assert set(made[~strange].tolist()) == {3}, "words of one text alone are nobody else's"
+    assert 15 < np.median(made[strange]) < 4000
+    assert set(np.concatenate(decoys([[3, 50]] * 20, 20_000, 50, root(1))).tolist()) == {3, 50}
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(decoys(two, 99, 9, root(2)), decoys(two, 99, 9, root(2)), strict=True)
+    )
+
+
+def test_masks_of_dropout_are_no_shelter() -> None:
+    """One text, SGD, dropout 0.5, judged by its words alone: with masks 0.6 to 0.8 above the prior, plainly far less."""
+    part = parts(dropout=0.5)
+    for place in (0, 1):
+        client = client_of(1, place)
+        reply, state = first_answer(part, client, OFF)
+        masked = reading_spans(part)(below("delta", reply.arrays), client, state).words
+        assert masked > 0.4
+        assert masked > leak_of(reply, client) + 0.2
+    assert first_answer(part, client, replace(AUDIT, sentences=None))[1].blobs[HELD] == b"1"
+
+
 def test_an_audit_is_cheap() -> None:
-    """20,000 candidates, d = h = 100, 256 texts of one epoch: 0.02 of 0.5 seconds."""
+    """20,000 candidates, d = h = 100, 256 texts of one epoch: 0.03 of 0.5 seconds."""
     client, part = client_of(256, 1), parts()
     method = fedevocab(part, FedeVocab(adaptive=False))
     attack = reading_spans(part, SIZE)
@@ -277,7 +366,7 @@ def test_fedavg_always_holds_back(sentences: int, action: str) -> None:
     if action == "hold" and sentences == 16:
         reply, _ = sent.client[TRAIN](asked(part, sent), client, ClientState())
         delta = below("delta", reply.arrays)
-        found = row_reading(part.task)(delta, client, ClientState())
+        found = row_reading(part.task)(delta, client, ClientState()).words
         read = {
             i for example in part.task.reader.read(client.train).examples for i in example.ids
         } - {0}
@@ -322,7 +411,7 @@ def trained(update: LocalUpdate) -> tuple[Message, ClientState]:
 
 def test_training_on_starts_where_the_last_pass_ended_and_stops_when_it_helps() -> None:
     def leaks_below(least: float) -> Attack:
-        return lambda delta, client, state: float(delta["w"] < least)
+        return lambda delta, client, state: Told(float(delta["w"] < least))
 
     for least, epochs, calls, sent in (
         (1, 3, 1, True),
@@ -349,7 +438,7 @@ def test_what_is_no_number_is_held_back() -> None:
     ) -> Trained:
         return Trained({"w": torch.tensor(torch.nan)}, 0.0)
 
-    watched = audited(update, lambda delta, client, state: 0.0, SelfAudit(limit=0.5), 0.5)
+    watched = audited(update, lambda delta, client, state: Told(), SelfAudit(limit=0.5), 0.5)
     reply, state = trained(watched)
     assert not reply.arrays
     assert state.blobs[HELD] == b"1"
@@ -417,6 +506,7 @@ def test_the_summary_counts_and_the_wire_does_not(
         (["self_audit.limit=1.0"], "below 1"),
         (["self_audit.limit=-0.1"], "at least 0"),
         (["self_audit.candidates=0"], "at least 1"),
+        (["self_audit.sentences=0.4"], "is an AUC"),
         (["self_audit.noise=0.0"], "above 0"),
     ],
 )

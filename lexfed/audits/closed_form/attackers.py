@@ -8,6 +8,7 @@ perhaps something more.
                                          them: Procrustes
     span       a colluding client        has the clients' common secret
     span       every round of a client   adds up what it saw of one client
+    span       covariance, gram          looks for the rotation in all uploads (`alignment`)
     norms      isolated vectors          has every word's vector as the client turned it, and
                                          matches lengths
     sentences  public files              is this sentence of the client's?
@@ -54,11 +55,12 @@ class Public:
 @dataclass(frozen=True)
 class Attacker:
     """Who attacks, and how public vectors look to it: as they are, or turned as far as it knows
-    how.
+    how. What it does not know of a rotation it leaves out of vectors and uploads alike.
     """
 
     name: str
     view: Callable[[Tensor], Tensor] = lambda vectors: vectors
+    sees: Callable[[Tensor], Tensor] = lambda moved: moved
 
 
 PUBLIC_FILES = Attacker("public files")
@@ -75,12 +77,20 @@ def knows_words(
     share: float, vectors: Tensor, rotation: Tensor, generator: torch.Generator
 ) -> Attacker:
     """Some pairs of a public vector and what the clients made of it, as many as a share of d: then
-    Procrustes.
+    Procrustes. It is right where these pairs lie, and any turn will do for it elsewhere: so with
+    fewer than d the rest is left out.
     """
     count = max(1, round(share * vectors.shape[1]))
     known = vectors[torch.randperm(len(vectors), generator=generator)[:count]]
     guess = aligned(known, known @ rotation)
-    return Attacker(f"{share:g} d known words", lambda others: others @ guess)
+    return turned_by(f"{share:g} d known words", guess, torch.linalg.qr((known @ rotation).T).Q)
+
+
+def turned_by(name: str, rotation: Tensor, basis: Tensor) -> Attacker:
+    """Who knows a rotation as far as this basis (d, r) of turned vectors reaches."""
+    if basis.shape[0] == basis.shape[1]:
+        return Attacker(name, lambda vectors: vectors @ rotation)
+    return Attacker(name, lambda vectors: vectors @ rotation @ basis, lambda moved: moved @ basis)
 
 
 def moved_words(upload: Upload) -> Tensor | None:
@@ -124,12 +134,16 @@ def _came_next(upload: Upload) -> Tensor | None:
     return bias.argsort(descending=True, stable=True)[: int((bias > 0).sum())]
 
 
-def spectrum(uploads: Sequence[Upload], is_first: Callable[[str, Tensor], bool]) -> Spectrum | None:
+def spectrum(
+    uploads: Sequence[Upload],
+    is_first: Callable[[str, Tensor], bool],
+    attacker: Attacker = PUBLIC_FILES,
+) -> Spectrum | None:
     """Of all these uploads together; None: nothing that multiplies word vectors travels."""
     moved = ((name, value) for upload in uploads for name, value in upload.delta.items())
     first = [value for name, value in moved if isinstance(value, Tensor) and is_first(name, value)]
     return (
-        leakage.span(*first)
+        leakage.span(*(attacker.sees(value) for value in first))
         if first and all(bool(value.isfinite().all()) for value in first)
         else None
     )
@@ -170,6 +184,14 @@ THREATS: Mapping[str, str] = {
         "the same, and one client gave it what clients share and the server lacks"
     ),
     "every round of a client": "public files, and adds up what it saw of one client in all rounds",
+    "covariance": (
+        "public files, and lays the second moments of all uploads on those of public text, to find "
+        "the secret rotation"
+    ),
+    "gram": (
+        "public files, and matches angles between what the uploads of few words have in common, to "
+        "find the secret rotation"
+    ),
     "another organisation": "reads the word list that was agreed on, and its own text",
     "isolated vectors": (
         "has each of the client's word vectors alone, as the client turned it: more than an upload "
@@ -184,6 +206,9 @@ THREATS: Mapping[str, str] = {
     ),
     "knows half of the users, reads the bias": (
         "the same, and looks at the output's bias alone, where words are counted"
+    ),
+    "every released model": (
+        "has every model that training went through, and knows what all other users sent"
     ),
     "the released model": (
         "has the model that training ended with, and the text in question with its label; saw no "

@@ -1,14 +1,16 @@
 """The attacks in closed form on every upload of a scene, each guess beside the truth."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lexfed.audits import score
-from lexfed.audits.closed_form import attackers
+from lexfed.audits.closed_form import alignment, attackers
 from lexfed.audits.closed_form.attackers import EVERY_ROUND, PUBLIC_FILES, Attacker, Public
 from lexfed.audits.closed_form.front_ends import FrontEnd
 from lexfed.audits.closed_form.row_names import row_names, without
@@ -21,6 +23,8 @@ from lexfed.learning.defences import Defences
 from lexfed.metrics import leakage
 from lexfed.vocabulary.rotation import rotation
 from lexfed.vocabulary.splitting import words
+
+NO_TABLE = "no public vectors are known that clients could have started from"
 
 
 def rows(scene: Scene, findings: Findings) -> None:
@@ -38,7 +42,7 @@ def rows(scene: Scene, findings: Findings) -> None:
 
 def span(scene: Scene, findings: Findings) -> None:
     if scene.front_end is None:
-        return
+        return findings.not_run("span", NO_TABLE)
     for upload in scene.uploads:
         for attacker in (
             PUBLIC_FILES,
@@ -48,6 +52,8 @@ def span(scene: Scene, findings: Findings) -> None:
                 findings.cell("span", attacker.name),
                 partial(_span, [upload], scene, scene.front_end, attacker),
             )
+    if scene.assembly.config.defences.rotation != "none":
+        _found_out(scene, scene.front_end, findings)
     for several in scene.repeated:
         timed(
             findings.cell("span", EVERY_ROUND.name),
@@ -55,11 +61,31 @@ def span(scene: Scene, findings: Findings) -> None:
         )
 
 
+def _found_out(scene: Scene, front: FrontEnd, findings: Findings) -> None:
+    """By who looks for the rotation in all uploads that were turned alike."""
+    shared = scene.assembly.config.defences.rotation == "shared"
+    groups: dict[int, list[Upload]] = {}
+    for upload in scene.uploads:
+        groups.setdefault(0 if shared else upload.client, []).append(upload)
+    for several, (name, find) in product(groups.values(), alignment.FINDERS.items()):
+        cell = findings.cell("span", name)
+        started = time.perf_counter()
+        attacker = find(several, scene, front)
+        cell.seconds += time.perf_counter() - started
+        for upload in several:
+            if attacker is None:
+                cell.nothing += 1
+            else:
+                timed(cell, partial(_span, [upload], scene, front, attacker))
+
+
 def norms(scene: Scene, findings: Findings) -> None:
     """Only a rotation leaves it something to do: without one, the vectors themselves are public."""
     defences = scene.assembly.config.defences
-    if scene.public.vectors is None or defences.rotation == "none":
-        return
+    if scene.public.vectors is None:
+        return findings.not_run("norms", NO_TABLE)
+    if defences.rotation == "none":
+        return findings.not_run("norms", "no vector is turned: the vectors themselves are public")
     for upload in scene.uploads:
         timed(
             findings.cell("norms", "isolated vectors"),
@@ -69,7 +95,7 @@ def norms(scene: Scene, findings: Findings) -> None:
 
 def sentences(scene: Scene, findings: Findings) -> None:
     if scene.front_end is None:
-        return
+        return findings.not_run("sentences", NO_TABLE)
     for upload in scene.uploads:
         timed(
             findings.cell("sentences", PUBLIC_FILES.name),
@@ -117,7 +143,7 @@ def _span(
     seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker
 ) -> Figures | None:
     found, truth = (
-        attackers.spectrum(seen, front.is_first),
+        attackers.spectrum(seen, front.is_first, attacker),
         true_words(scene.client(seen[0]), front),
     )
     if found is None or not truth:

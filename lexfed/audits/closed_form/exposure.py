@@ -34,6 +34,8 @@ PHRASES = 10_000  # R
 def exposed(scene: Scene, findings: Findings) -> None:
     """By the rows that moved, where a table of words travels; else by the span."""
     front = scene.front_end
+    if not scene.canaries:
+        return findings.not_run("canaries", "no phrase was planted: set audit.canaries")
     for upload in scene.uploads:
         if upload.client not in scene.canaries:
             continue
@@ -76,7 +78,7 @@ def _by_rows(upload: Upload, scene: Scene) -> Figures | None:
 
 
 def _by_span(upload: Upload, scene: Scene, front: FrontEnd, attacker: Attacker) -> Figures | None:
-    found, phrases = attackers.spectrum([upload], front.is_first), _tried(upload, scene)
+    found, phrases = attackers.spectrum([upload], front.is_first, attacker), _tried(upload, scene)
     if found is None:
         return None
     scores = leakage.sentence_scores(found, [front.inputs(phrase, attacker) for phrase in phrases])

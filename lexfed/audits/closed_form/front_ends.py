@@ -24,9 +24,10 @@ from lexfed.experiment.assembly import Assembly
 from lexfed.experiment.config import Config
 from lexfed.metrics import leakage
 from lexfed.metrics.leakage import Spectrum
+from lexfed.metrics.masked_span import masked_ranking
 from lexfed.models.bilstm import INPUTS
 from lexfed.models.encoder import load_encoder
-from lexfed.models.model import EMBEDDING
+from lexfed.models.model import EMBEDDING, input_dropout
 from lexfed.vocabulary.pretrained import PretrainedTokenizer
 from lexfed.vocabulary.splitting import words
 
@@ -62,6 +63,7 @@ class Words:
     public: Public
     vectors: Tensor  # (C, d)
     limit: int  # words of a text
+    dropout: float = 0.0  # of the numbers of a vector, when a client reads it
 
     @property
     def words(self) -> Sequence[str]:
@@ -76,7 +78,10 @@ class Words:
         return [places[word] for word in words(text)[: self.limit] if word in places]
 
     def ranking(self, found: Spectrum, attacker: Attacker) -> Tensor:
-        return leakage.ranking(found, attacker.view(self.vectors))
+        """Masks are drawn over the client's own axes: who sees a part of them can't model those."""
+        seen = attacker.view(self.vectors)
+        whole = seen.shape == self.vectors.shape
+        return masked_ranking(found, seen, self.dropout if whole else 0.0)
 
     def inputs(self, text: str, attacker: Attacker) -> Tensor:
         return attacker.view(self.vectors[self.ids(text)])
@@ -169,9 +174,10 @@ def build(assembly: Assembly, public: Public) -> FrontEnd | None:
     config, tokenizer = assembly.config, assembly.tokenizer
     if isinstance(tokenizer, PretrainedTokenizer):
         return _encoder(config, tokenizer) if config.model.pretrained else None
-    return (
-        None if public.vectors is None else Words(public, public.vectors, config.train.max_length)
-    )
+    if public.vectors is None:
+        return None
+    rate = input_dropout(getattr(getattr(assembly.parts, "task", None), "model", None))
+    return Words(public, public.vectors, config.train.max_length, rate)
 
 
 def _encoder(config: Config, tokenizer: PretrainedTokenizer) -> Encoder | None:

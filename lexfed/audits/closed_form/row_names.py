@@ -10,6 +10,7 @@ was agreed on without counts is in the order of the alphabet, and its prior tell
 are counted.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -108,6 +109,13 @@ def pretrained_order(tokenizer: PretrainedTokenizer) -> Tensor:
     texts = islice(load(PUBLIC_TEXT), COUNTED)
     counted = by_frequency(map(tokenizer.encode, texts), len(tokenizer.vocabulary))
     return without(counted, special_ids(tokenizer))
+
+
+@lru_cache(maxsize=2)
+def used(listed: tuple[str, ...]) -> Tensor:  # (C,)
+    """How often public text uses each word of a list."""
+    counts = Counter(word for text in islice(load(PUBLIC_TEXT), COUNTED) for word in words(text))
+    return torch.tensor([counts[word] for word in listed], dtype=torch.float64)
 
 
 def special_ids(tokenizer: PretrainedTokenizer) -> frozenset[int]:

@@ -45,10 +45,10 @@ MOST = 4  # texts: with more of them a search finds little, and takes long
 
 def inversion(scene: Scene, findings: Findings) -> None:
     config = scene.assembly.config
-    if not isinstance(_model(scene), WordClassifier) or scene.assembly.entry.has(
-        "part of the texts"
-    ):
-        return
+    if not isinstance(_model(scene), WordClassifier):
+        return findings.not_run("inversion", "it searches for word vectors: the model reads none")
+    if scene.assembly.entry.has("part of the texts"):
+        return findings.not_run("inversion", "an upload speaks of some texts, nobody knows which")
     for upload in scene.uploads:
         names, table = _table(scene, upload)
         if table is None:

@@ -1,0 +1,1 @@
+"""Programs that go into an exported folder as `load.py`. They know nothing of lexfed."""

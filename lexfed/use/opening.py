@@ -1,0 +1,94 @@
+"""A run, opened to be used: the model it released, its clients, and what they keep. Nothing is
+written.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.core.seeds import fresh
+from lexfed.corpus.population import Client, Population
+from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.federation import ClientState, ServerState
+from lexfed.federation.server_optimizer import released
+from lexfed.records import checkpoint
+from lexfed.records.rundir import RunDir
+from lexfed.runtime.store import SECRET, Store
+
+ASK = 1  # the number of the ask in which a run scores its clients: what is used is what was scored
+
+
+def directory_of(path: Path) -> RunDir:
+    directory = RunDir(path)
+    if not directory.config_file.is_file():
+        raise ConfigError(f"{path} is not a run directory (no config.toml)")
+    return directory
+
+
+def state_of(directory: RunDir, folder: Path | None = None) -> ServerState:
+    """The state at the run's end, or of another checkpoint of it, with the model that is given
+    away.
+    """
+    kept = checkpoint.load(folder or directory.checkpoint)
+    if kept.experiment != directory.fingerprint():
+        raise CheckpointError(
+            f"the checkpoint in {folder or directory.checkpoint} is of another run"
+        )
+    return replace(kept.state, params=released(kept.state.params, kept.state.opt_state))
+
+
+@dataclass(frozen=True)
+class Opened:
+    directory: RunDir
+    assembly: Assembly
+    state: ServerState
+
+    @property
+    def people(self) -> Population:
+        return self.assembly.population
+
+    @property
+    def clients(self) -> int:
+        """Those who trained, and those who never did."""
+        return len(self.people) + self.people.unseen
+
+    def client(self, number: int) -> tuple[Client, ClientState]:
+        """A client, and what it keeps."""
+        if not 0 <= number < self.clients:
+            raise ConfigError(f"there is no client {number}: they are numbered {self.numbers()}")
+        store, people = Store(self.directory.clients), self.people
+        if self.assembly.config.secrets == "system":  # who predicts must not make a new one
+            if not (store.root / SECRET).is_file():
+                raise CheckpointError(f"{self.directory.clients} does not hold the clients' secret")
+            people = replace(people, secret=store.secret())
+        return people.client(number), store.load(number, (self.state.step, ASK))
+
+    def newcomer(self) -> tuple[Client, ClientState]:
+        """Somebody who never took part, and has no texts."""
+        real = self.assembly.config.secrets == "system"
+        people = replace(self.people, secret=fresh()) if real else self.people
+        return people.newcomer(), ClientState()
+
+    def numbers(self) -> str:
+        return f"0 to {self.clients - 1}" if self.clients > 1 else "0"
+
+
+def opened(path: Path) -> Opened:
+    directory = directory_of(path)
+    state = state_of(directory)
+    return Opened(directory, assemble(directory.config()), state)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in training: the last bits depend on how many threads add up."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
