@@ -123,17 +123,22 @@ def _fail(message: str) -> None:
 
 
 def _crash(error: Exception) -> None:
-    """The traceback, from the command on; then one line that names the place in the user's code."""
+    """The traceback, from the user's own code on, or from the command; then one line that names the
+    place.
+    """
     import traceback
 
-    from lexfed.core.importing import place_of
+    from lexfed.core.importing import is_users, place_of
 
-    place = start = error.__traceback__
-    while place is not None:
-        if place.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("click", "typer"):
-            start = place.tb_next
-        place = place.tb_next
-    traceback.print_exception(error.with_traceback(start))
+    trace, users = error.__traceback__, []
+    start = trace
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("click", "typer"):
+            start = trace.tb_next
+        elif is_users(trace.tb_frame.f_code.co_filename):
+            users.append(trace)
+        trace = trace.tb_next
+    traceback.print_exception(error.with_traceback(users[0] if users else start))
     line = getattr(error, "line", f"{type(error).__name__}{place_of(error)}: {error}")
     print(f"lexfed: {' '.join(line.split())}", file=sys.stderr)
     sys.exit(1)

@@ -115,7 +115,7 @@ def place_of(error: BaseException) -> str:
     trace, found = error.__traceback__, ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if _is_users(file):
+        if is_users(file):
             found = f" ({os.path.basename(file)}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return found
@@ -124,7 +124,7 @@ def place_of(error: BaseException) -> str:
 _OURS = str(Path(__file__).parents[1])  # lexfed itself
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
     """Neither lexfed's, nor Python's, nor an installed package's."""
     library = (os.path.dirname(os.__file__), _OURS)
     return not file.startswith(("<", *library)) and "site-packages" not in file

@@ -201,6 +201,7 @@ def test_a_method_that_a_worker_cannot_import_is_an_error(
     lexfed.run(setup, corpus=COLUMNS, out=tmp_path / "alone", quiet=True)
     with pytest.raises(lexfed.LexfedError, match="only_here"):
         lexfed.run(setup, corpus=COLUMNS, out=tmp_path / "run", workers=1, quiet=True)
+    assert not list(tmp_path.glob("run*")), "neither a run nor its texts are left"
 
 
 @pytest.mark.parametrize(
