@@ -245,15 +245,15 @@ class Probes:
 
     def _along(self, params: Params) -> Numbers:
         """Each probe's own number."""
-        whole = torch.cat([value.flatten() for value in params.values()])
+        whole = torch.cat([params[name].flatten() for name in sorted(params)])
         return whole[torch.from_numpy(self._numbers(params))].double().numpy()
 
     def _place(self, params: Params, client: ClientId) -> tuple[str, int]:
         place = int(self._numbers(params)[client])
-        for name, value in params.items():
-            if place < value.numel():
+        for name in sorted(params):  # clients and server may have them in another order
+            if place < params[name].numel():
                 return name, place
-            place -= value.numel()
+            place -= params[name].numel()
         raise ValueError("a number beyond the last")
 
     def _numbers(self, params: Params) -> npt.NDArray[np.int64]:

@@ -170,7 +170,7 @@ def sentences_told(
     """The AUC of own sentences against decoys."""
     seed = derive(client.secret, "decoys")
     some = numpy_generator(derive(seed, "own")).permutation(len(own))[:JUDGED]
-    others = decoys(own, len(tried), JUDGED, seed)
+    others = decoys(own, tried, JUDGED, seed)
     if not others:
         return NOTHING.sentences
     ids = [np.array(own[i]) for i in some] + others

@@ -261,7 +261,7 @@ def test_two_texts_that_hide_their_words_do_not_hide_their_sentences() -> None:
         [first_answer(part, one, audit)[1].blobs[HELD] for one in small]
         for audit in (words_alone, AUDIT)
     ]
-    assert held[0].count(b"0") >= 5
+    assert held[0].count(b"0") >= 2
     assert held[1].count(b"0") == 0
     for place in range(3):
         assert first_answer(part, client_of(256, place), AUDIT)[1].blobs[HELD] == b"0"
@@ -294,7 +294,7 @@ def test_a_client_judges_its_sentences_as_a_server_would(
         real.append(auc(scores[: len(sides[0])], scores[len(sides[0]) :]))
     judged, true = (sum(figures) / len(figures) for figures in (own, real))
     assert least < judged <= most
-    assert true - 0.05 < judged < true + 0.15, "level, or on the side of care"
+    assert true - 0.05 < judged < true + 0.2, "level, or on the side of care"
 
 
 def test_where_there_is_no_span_sentences_are_at_chance() -> None:
@@ -304,18 +304,21 @@ def test_where_there_is_no_span_sentences_are_at_chance() -> None:
 
 
 def test_decoys_have_as_many_strange_words_as_a_new_text_would() -> None:
-    """Two texts with one word in common of eight: six in eight stand in one text alone. Twenty times the same: none."""
-    two = [[3, 50, 70, 90], [3, 1000, 2000, 4000]]
-    made = np.concatenate(decoys(two, 20_000, 500, root(1)))
-    strange = ~np.isin(made, [word for text in two for word in text])
+    """Two texts with one word in common of four each: three in four stand in one text alone, and are strange to the
+    other; for the word of both a new text has one of a single text. Twenty times the same text: nothing is strange.
+    """
+    two, vectors = [[3, 50, 70, 90], [3, 1000, 2000, 4000]], public().rows(public().words)
+    made = np.concatenate(decoys(two, vectors, 500, root(1)))
+    own = {word for text in two for word in text}
+    strange = ~np.isin(made, list(own))
     assert abs(strange.mean() - 0.75) < 0.05
-    assert set(made[~strange].tolist()) == {3}, "words of one text alone are nobody else's"
-    assert 15 < np.median(made[strange]) < 4000
-    assert set(np.concatenate(decoys([[3, 50]] * 20, 20_000, 50, root(1))).tolist()) == {3, 50}
-    assert all(
-        np.array_equal(a, b)
-        for a, b in zip(decoys(two, 99, 9, root(2)), decoys(two, 99, 9, root(2)), strict=True)
-    )
+    assert set(made[~strange].tolist()) == own - {3}, "one text is behind it, not two"
+    assert 15 < np.median(made[strange]) < 4000, "about as frequent"
+    same = np.concatenate(decoys([[3, 50]] * 20, vectors, 50, root(1)))
+    assert set(same.tolist()) == {3, 50}
+    first, again = (decoys(two, vectors, 9, root(2)) for _ in range(2))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert decoys([[0, 1, 2, 3]], vectors[:4], 9, root(2)) == [], "there is no other word"
 
 
 def test_masks_of_dropout_are_no_shelter() -> None:
@@ -326,7 +329,7 @@ def test_masks_of_dropout_are_no_shelter() -> None:
         reply, state = first_answer(part, client, OFF)
         masked = reading_spans(part)(below("delta", reply.arrays), client, state).words
         assert masked > 0.4
-        assert masked > leak_of(reply, client) + 0.2
+        assert masked > leak_of(reply, client) + 0.1
     assert first_answer(part, client, replace(AUDIT, sentences=None))[1].blobs[HELD] == b"1"
 
 
