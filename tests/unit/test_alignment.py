@@ -23,10 +23,7 @@ from lexfed.corpus.population import Client, Population
 from lexfed.corpus.text import Corpus
 from lexfed.federation import ClientState
 from lexfed.learning.defences import Defences
-<<<<<<< HEAD
-=======
 from lexfed.learning.training_verbs import TRAIN
->>>>>>> wt-audit
 from lexfed.methods.fedevocab import FedeVocab, fedevocab
 from lexfed.metrics.leakage import Spectrum, ranking, score_words, span
 from lexfed.models.bilstm import INPUTS
