@@ -10,7 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from lexfed.learning.verbs import TRAIN
 from torch import Tensor
 
 from lexfed.audits.closed_form import alignment
