@@ -4,7 +4,8 @@ open.
     rotation           public vectors are turned by a secret that all clients have: a public table
                        no longer fits their span.
                        Open: one client that gives it away, about d known words, lengths (unless
-                       `normalise`) and angles.
+                       `normalise`) and angles: some ten uploads of few words (SGD, no dropout)
+                       give it away by themselves.
                        `whiten`, which hides nothing by itself, takes its price away: see
                        `vocabulary.rotation`.
                        "own", a secret for each client, is for comparison: bodies trained over

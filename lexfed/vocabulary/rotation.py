@@ -6,15 +6,18 @@
     attacker:  has the span of rows x Q and all rows x: none of them is nearer to it than chance
 
 Whoever has Q reads everything: one client that works with the server is enough. So does who knows
-about d pairs (x, x Q), by `aligned`. Lengths and angles survive a rotation; lengths can be made
-equal before it.
+about d pairs (x, x Q), by `aligned`; for an upload of n words a few more than n are enough. Lengths
+and angles survive a rotation. Lengths can be made equal before it; angles can't, and a server that
+has some ten uploads of few words after SGD finds Q by them alone (`gram` of an audit). So a
+rotation is no shelter for clients with little text: hold those back (`defences.minimum_words`).
 
     whitened:  x <- (x - mean) C^-1/2 sqrt(tr C / d)    mean and covariance C of the table's most
                                                         frequent words
 
 Real vectors lie along few axes, and Adam, which scales each number by itself, makes use of that:
-turned, it learns more slowly. Whitened vectors have no axes, so turning them changes nothing. Nor
-can a server find Q by laying its own covariance beside that of what it saw. Whitening is public: it
+turned, it learns more slowly. Whitened vectors have no axes, so turning them changes nothing. That
+is true of a list in which every word stands once: as text uses words, the first axis is still there
+for a server to find (`covariance` of an audit), and no more than that. Whitening is public: it
 hides nothing by itself.
 """
 

@@ -72,7 +72,24 @@ def test_what_two_sentences_give_away_and_to_whom(lexfed: Lexfed) -> None:
     assert 0 < spans["covariance"]["recall_at_n"] < open_span["prior_recall_at_n"]
     assert spans["gram"]["nothing_to_read"] == 3, "three uploads have too little in common"
     assert one(rows, attack="sentences", method="fedevocab", defence="none")["auc"] > 0.95
-    assert "What uploads give away" in Path("audit/audit.html").read_text()
+    page = Path("audit/audit.html").read_text()
+    assert "What uploads give away" in page
+    assert "What did not run, and why" in page
+    why = one(rows, attack="norms", method="fedavg")
+    assert "the vectors themselves are public" in why["not_run"]
+    assert (why["attacker"], why["uploads"], why["recall_at_n"]) == (None, 0, None)
+    assert "--attack epsilon" in one(rows, attack="epsilon")["not_run"]
+    assert all(row["not_run"] is None for row in rows if row["attack"] == "span")
+
+
+def test_where_nothing_can_be_read_the_reason_is_the_answer(lexfed: Lexfed, tiny: Path) -> None:
+    result = lexfed("audit", tiny, "--attack", "span", "--attack", "norms", "--out", "audit")
+    assert result.returncode == 2
+    assert "span: no public vectors are known" in result.stderr
+    assert result.stderr.count("\n") == 1
+    rows = audited(lexfed, tiny, "--attack", "span", "--attack", "labels")
+    assert one(rows, attack="span")["not_run"] is not None
+    assert one(rows, attack="labels")["not_run"] is None
 
 
 def test_vectors_of_one_length_can_not_be_told_by_their_length(lexfed: Lexfed) -> None:

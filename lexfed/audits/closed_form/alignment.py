@@ -91,7 +91,7 @@ def gram(spectra: Sequence[Spectrum], public: Tensor, seed: int = 0) -> Turned |
     # one frequent word after the other out of the public ones
     rest = [_beside(axes, found[0]) for axes in spans]
     others = atoms([axes for axes in rest if axes.shape[1]], rng)
-    tries = (x - torch.outer(x @ x[word], x[word]) for word in range(COMMON))
+    tries = (x - torch.outer(x @ x[word], x[word]) for word in range(min(COMMON, len(x))))
     named = (_named(others, rest, normalize(one)) for one in tries)
     return next((one for one in named if one is not None), None)
 
