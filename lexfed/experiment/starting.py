@@ -145,8 +145,9 @@ lr = 5e-3
 max_length = 128        # words of a text that are read
 
 [defences]
-rotation = "shared"     # a secret turn of the vectors: who has the public table reads no upload
+rotation = "shared"     # a secret turn of the vectors: the public table alone reads no upload
 whiten = true           # so that the turn costs nothing
+minimum_words = 300     # who has less text sends nothing: small uploads give the turn away
 
 [evaluation]
 every = 5               # rounds between two points of the curve
