@@ -77,7 +77,12 @@ def inside_a_round(run: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("settings", "kills"), [(LONG, 10), (STAGED, 6)], ids=["private tables", "stages"]
+    ("settings", "kills"),
+    [
+        pytest.param(LONG, 4, id="private tables"),
+        pytest.param(LONG, 10, id="private tables, ten kills", marks=pytest.mark.slow),
+        pytest.param(STAGED, 6, id="stages"),
+    ],
 )
 def test_kills_leave_no_trace(
     settings: list[str], kills: int, tiny: Path, lexfed: Lexfed, tmp_path: Path

@@ -601,7 +601,10 @@ def test_the_account_of_a_run_and_of_a_configuration(tiny: Path, lexfed: Lexfed)
     assert lexfed("privacy", "nowhere").returncode == 2
 
 
-def test_a_plan_says_what_noise_a_promise_takes(lexfed: Lexfed) -> None:
+def test_a_plan_says_what_noise_a_promise_takes(
+    lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lexfed.privacy.planning.FACTORS", (1.0,))  # each takes seconds
     words = ("--epsilon", "2", "--population", "1e4", "--cohort", "100", "--rounds", "20")
     plan = lexfed("privacy", "plan", *words)
     assert plan.returncode == 0, plan.stderr

@@ -36,6 +36,7 @@ PRIVATE = (
     "privacy.placement=central",
     "privacy.noise=2.0",
     "privacy.accountant=rdp",
+    "vocabulary.corpus=rotten_tomatoes",  # the users' own words would take the promise away
 )
 
 
@@ -143,7 +144,7 @@ def test_membership_through_the_command(lexfed: Lexfed, tiny: Path) -> None:
     """Texts of few words, learnt by heart: members are told. Under noise that costs an epsilon
     of 1 or so they are not.
     """
-    private = "; ".join((*PRIVATE[:2], "privacy.noise=8.0", PRIVATE[3], "train.epochs=1"))
+    private = "; ".join((*PRIVATE[:2], "privacy.noise=8.0", *PRIVATE[3:], "train.epochs=1"))
     learnt = (
         "rounds=2",
         "train.lr=0.05",
