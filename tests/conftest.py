@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,7 +145,15 @@ def lexfed_process(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "lexfed.cli", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=pipe, stderr=pipe, text=True,
+        preexec_fn=_hears_ctrl_c,
+    )  # fmt: skip
+
+
+def _hears_ctrl_c() -> None:
+    """A shell that starts the tests in the background makes them deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @cache

