@@ -1,6 +1,7 @@
 """Each promise that an attacker once broke, and the epsilons of eight configurations computed again.
 
-Every test of a break fails on the code it was found in (commit 79332b5).
+The breaks were found in commit 79332b5. The tests speak this version's names, so they do not run
+on that one; each plays the attack that was described there.
 """
 
 import json
