@@ -118,6 +118,10 @@ class Population:
             )
         return self._with(client, rows, test)
 
+    def secret_of(self, client: int) -> Seed:
+        """In a simulation one root stands for every client's own key."""
+        return derive(self.secret, "client", client)
+
     def newcomer(self) -> Client:
         """One more, who comes after all others and has no text yet."""
         return self._with(len(self.starts) - 1, np.arange(0), None)
@@ -128,8 +132,7 @@ class Population:
             self.train.take(rows),
             self.common_validation,
             self.common_test,
-            # in a simulation one root stands for every client's own key
-            derive(self.secret, "client", client),
+            self.secret_of(client),
             test,
             derive(self.secret, "common"),
         )

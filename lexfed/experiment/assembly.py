@@ -51,14 +51,22 @@ class Assembly:
         return self.promise is None or self.config.secrets == "seed"
 
     @property
-    def layers(self) -> Sequence[Layer]:
-        return simulated(self.config, self.population)
+    def liars(self) -> Sequence[Layer]:
+        return liars(self.config, self.population)
+
+    @property
+    def chance(self) -> Sequence[Layer]:
+        return chance(self.config, self.population)
 
 
-def simulated(config: Config, people: Population) -> Sequence[Layer]:
-    """What a simulation puts around its clients, the outermost last."""
-    liars = [malice(config.malice, people)] if config.malice.clients else []
-    return [*liars, mishaps(config.cohort, people.secret)]
+def liars(config: Config, people: Population) -> Sequence[Layer]:
+    """What a simulation puts around its clients: some lie."""
+    return [malice(config.malice, people)] if config.malice.clients else []
+
+
+def chance(config: Config, people: Population) -> Sequence[Layer]:
+    """And around that: something goes wrong."""
+    return [mishaps(config.cohort, people.secret)]
 
 
 def assemble(config: Config) -> Assembly:
@@ -126,6 +134,25 @@ def _check(config: Config, entry: Entry) -> None:
         )
     if config.malice.clients:
         _check_malice(config, entry)
+    if config.secure.sums:
+        _check_secure(config, entry)
+
+
+def _check_secure(config: Config, entry: Entry) -> None:
+    if entry.has("alone") or entry.has("pooled"):
+        raise ConfigError(
+            f"[secure] can't be used with method = '{entry.name}': nothing is added up"
+        )
+    if config.aggregation.rule != "mean":
+        raise ConfigError(
+            "a robust rule looks at single updates, which nobody sees behind masks: set "
+            "aggregation.rule = 'mean', or secure.sums = false"
+        )
+    if config.train.upload != "fp32":
+        raise ConfigError(
+            "what is added up under masks is rounded to their own steps: set train.upload = "
+            "'fp32' (secure.bits says how many bits travel)"
+        )
 
 
 def _check_self_audit(config: Config, entry: Entry) -> None:

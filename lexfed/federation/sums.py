@@ -24,6 +24,8 @@ class Sum:
     clients: int = 0
     bytes_up: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    bytes_down: int = 0  # beside the requests themselves: what a secure sum takes
+    cut: int = 0  # clients that had to cut their numbers to fit a secure sum
 
 
 Total = Callable[[Verb, Requests], Sum]

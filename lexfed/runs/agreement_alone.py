@@ -16,7 +16,7 @@ from lexfed.core.files import write_atomically
 from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.corpus import population
-from lexfed.experiment.assembly import simulated
+from lexfed.experiment.assembly import chance, liars
 from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Method, ServerState, Steps, tapped
 from lexfed.records import checkpoint
@@ -52,7 +52,7 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
             Method(handlers(options), server, ALL_SHARED, rounds=0),
             people,
             Store(Path(folder)),
-            simulated(config, people),
+            (*liars(config, people), *chance(config, people)),
         )
         federation = tapped(simulate(site), up=said.note)
         *_, state = server(federation, derive(root(config.seed), "server"), ServerState())

@@ -32,6 +32,7 @@ from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
+from lexfed.secure.secure_sum import secured
 from lexfed.wire import left_the_numbers
 
 Figures = dict[str, Any]
@@ -85,10 +86,12 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
         federation = stack.enter_context(threads(site, run.workers))
     elif run.workers:
         federation = stack.enter_context(workers(site, config, run.workers))
+    if recorder is not None:
+        federation = recorded(federation, recorder)
+    if config.secure.sums:
+        return secured(federation, config.secure)
     rule = rule_of(config.aggregation)
-    if rule is not None:
-        federation = ruled(federation, rule)
-    return recorded(federation, recorder) if recorder else federation
+    return federation if rule is None else ruled(federation, rule)
 
 
 @dataclass

@@ -25,6 +25,8 @@ from lexfed.federation import (
 )
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
+from lexfed.secure.identity import simulated
+from lexfed.secure.member import securing
 from lexfed.wire import (
     ClientId,
     Message,
@@ -118,10 +120,22 @@ def _shown(answer: object) -> str:
 
 
 def site_of(assembly: Assembly, store: Store, recorder: Recorder | None = None) -> Site:
-    people = assembly.population
-    if assembly.config.secrets == "system":  # clients keep theirs: nobody can derive it
+    people, config = assembly.population, assembly.config
+    if config.secrets == "system":  # clients keep theirs: nobody can derive it
         people = replace(people, secret=store.secret())
-    return Site(assembly.method, people, store, assembly.layers, recorder, assembly.parameters)
+    layers = (*assembly.liars, *assembly.chance)
+    site = Site(assembly.method, people, store, layers, recorder, assembly.parameters)
+    return _secured(site, assembly, people) if config.secure.sums else site
+
+
+def _secured(site: Site, assembly: Assembly, people: Population) -> Site:
+    """Clients that add up securely. What a liar sends, it masks like everybody."""
+    client = dict(site.method.client)
+    for layer in assembly.liars:
+        client = {verb: layer(verb, handler) for verb, handler in client.items()}
+    member = simulated(assembly.config.secure, people, site.store.root)
+    method = replace(site.method, client=securing(client, member))
+    return replace(site, method=method, layers=assembly.chance)
 
 
 def sequential(site: Site) -> Ask:

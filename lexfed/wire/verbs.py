@@ -112,6 +112,7 @@ class Verb:
     prepares: bool = False
     # whoever asks for it writes what it tells of a user into the ledger
     charged: bool = False
+    phase: bool = False  # one of several exchanges that make a sum
 
     def form(self, direction: Direction) -> Form:
         return self.down if direction == "down" else self.up

@@ -21,7 +21,7 @@ ORDER = [
     ["wire", "corpus", "models", "metrics"],
     ["vocabulary", "privacy"],
     ["federation"],
-    ["learning", "agreement"],
+    ["learning", "agreement", "secure"],
     ["language", "word2vec", "layers"],
     ["methods"],
     ["experiment"],

@@ -1,0 +1,54 @@
+"""The `[secure]` table, and the thresholds that follow from it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lexfed.core.errors import ConfigError
+from lexfed.secure.graph import Graph, complete, degree, harary
+from lexfed.wire import ClientId
+
+
+@dataclass(frozen=True)
+class Secure:
+    """The `[secure]` table: the server learns sums alone."""
+
+    sums: bool = False  # clients mask what they send; masks cancel in the sum
+    # of a cohort, this share must stay to the end, else nothing is opened
+    threshold: float = 0.67
+    least: int = 3  # nobody takes part in a sum of fewer
+    bits: int = 64  # of a masked number, 32 or 64
+    range: float = 2.0**20  # a larger number is cut to it, and the record counts who had to
+    # cohorts above this size mask with some neighbours instead of with everybody
+    sparse_above: int = 100
+    # the share of colluding clients that a sparse graph is made for
+    colluding: float = 0.1
+    dropping: float = 0.1  # and the share of clients that drop out
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.threshold <= 1:
+            raise ConfigError("secure.threshold must be above 0.5 and at most 1")
+        if self.bits not in (32, 64):
+            raise ConfigError("secure.bits must be 32 or 64")
+        if not 0 < self.range < 2.0**40 or self.least < 2 or self.sparse_above < 2:
+            raise ConfigError(
+                "secure.range must be above 0 and below 2^40; secure.least and "
+                "secure.sparse_above at least 2"
+            )
+        if not (self.colluding >= 0 and self.dropping >= 0) or self.colluding + self.dropping >= 1:
+            raise ConfigError(
+                "secure.colluding and secure.dropping must be at least 0, and together below 1"
+            )
+
+
+def survivors(options: Secure, clients: int) -> int:
+    """How many of a cohort must stay to the end: more than half in any case."""
+    return max(clients // 2 + 1, math.ceil(options.threshold * clients - 1e-9))
+
+
+def graph_of(options: Secure, cohort: Sequence[ClientId]) -> Graph:
+    if len(cohort) > options.sparse_above:
+        sparse = degree(len(cohort), options.colluding, options.dropping)
+        if sparse is not None:
+            return harary(cohort, *sparse)
+    return complete(cohort, survivors(options, len(cohort)))
