@@ -40,6 +40,8 @@ class Federation:
     total: Total
     # replies to `ask` that were not taken, by their reasons: for whoever keeps the record
     refused: Counter[str] = field(default_factory=Counter)
+    # nobody gives an answer of its own to what adds up: the sum is all there is
+    sums_only: bool = False
 
 
 def gated(federation: Federation) -> Federation:

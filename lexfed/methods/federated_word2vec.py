@@ -27,7 +27,7 @@ from lexfed.agreement import word_list
 from lexfed.agreement.organisation import handlers
 from lexfed.agreement.protocol import agreed
 from lexfed.core.errors import ConfigError
-from lexfed.core.params import ALL_SHARED, Update
+from lexfed.core.params import ALL_SHARED, Rows, Update
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
 from lexfed.federation import (
@@ -44,6 +44,7 @@ from lexfed.federation import (
     once,
     paid_by,
 )
+from lexfed.models.skipgram import INPUT, OUTPUT
 from lexfed.privacy.mechanism import Unpaid
 from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, Verb, pack
@@ -61,7 +62,7 @@ from lexfed.word2vec.replica import (
 from lexfed.word2vec.row_rules import RowRule, RowStep
 from lexfed.word2vec.study import VectorStudy
 from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
-from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, VERSION
+from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, TOUCH, VERSION
 from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
 from lexfed.word2vec.versions import requests
 
@@ -111,7 +112,7 @@ def server(parts: VectorParts) -> ServerProgram:
         )
         state = yield from once(state, "start", start)
         asks = options.steps if fedsgd else 1
-        told = partial(requests, federation, options.most_pairs)
+        told = partial(requests, federation, options.most_pairs, parts.secure)
         loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks)
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
@@ -128,16 +129,32 @@ def organisation(
         first = replicas.first(message.blobs[VOCABULARY])
         return Message(), replace(first, blobs={**state.blobs, **first.blobs})
 
+    def touch(message: Message, client: Client, before: ClientState) -> Answer:
+        """Trains, and forgets it: the rows are the same when it is asked to send them."""
+        state = replicas.forward(before, message, client.id, keep=False)
+        if state is None:
+            return None, before
+        moved, height = update(message, client, state), int(message.meta["rows"])
+        marks = {name: torch.zeros(height, dtype=torch.int64) for name in (INPUT, OUTPUT)}
+        for name, mark in marks.items():
+            rows = moved.get(f"delta/{name}")
+            if isinstance(rows, Rows):
+                mark[rows.ids] = 1
+        return Message(marks), before
+
+    def update(message: Message, client: Client, state: ClientState) -> Update:
+        seed = training_seed(message, client)
+        moment = Moment(int(message.meta["round"]), rounds)
+        return local_update(options, readings, state, client, moment, seed)
+
     def train(message: Message, client: Client, before: ClientState) -> Answer:
         last = options.mode == "fedavg" or int(message.meta["ask"]) == options.steps - 1
         state = replicas.forward(before, message, client.id, keep=last)
         if state is None:  # it missed a step of this round, and can't follow the others
             return None, before
-        seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
-        moment = Moment(int(message.meta["round"]), rounds)
-        moved = local_update(options, readings, state, client, moment, seed)
-        rounding = torch_generator(derive(seed, "rounding"))
-        return Message(pack(moved, options.upload, rounding)), state if last else before
+        rounding = torch_generator(derive(training_seed(message, client), "rounding"))
+        moved = pack(update(message, client, state), options.upload, rounding)
+        return Message(moved), state if last else before
 
     def evaluate(message: Message, client: Client, before: ClientState) -> Answer:
         began = VOCABULARY in message.blobs
@@ -150,7 +167,13 @@ def organisation(
         arrays = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
         return Message(arrays), before
 
-    return {VERSION: version, WELCOME: welcome, SKIPGRAM: train, EVALUATE: evaluate}
+    return {
+        VERSION: version, WELCOME: welcome, TOUCH: touch, SKIPGRAM: train, EVALUATE: evaluate
+    }  # fmt: skip
+
+
+def training_seed(message: Message, client: Client) -> Seed:
+    return derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
 
 
 def local_update(

@@ -32,6 +32,7 @@ from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
+from lexfed.secure.remembered import remembering
 from lexfed.secure.secure_sum import secured
 from lexfed.wire import left_the_numbers
 
@@ -89,7 +90,8 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
     if recorder is not None:
         federation = recorded(federation, recorder)
     if config.secure.sums:
-        return secured(federation, config.secure)
+        opened = run.directory.checkpoint / "opened"
+        return remembering(secured(federation, config.secure), opened)
     rule = rule_of(config.aggregation)
     return federation if rule is None else ruled(federation, rule)
 

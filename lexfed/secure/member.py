@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lexfed.core.params import Rows
 from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client
 from lexfed.federation import Answer, ClientState, Handler
 from lexfed.secure import keys, ring, secure_verbs, shamir
+from lexfed.secure.dense_rows import spread
 from lexfed.secure.keys import Ring
 from lexfed.secure.secure_options import Secure
-from lexfed.secure.secure_verbs import KEYS, OF, OPEN, REFUSED, SHARES, masked
+from lexfed.secure.secure_verbs import OF, REFUSED, exchanges
 from lexfed.secure.sessions import Session, Sessions, Stage, context_of, digest
 from lexfed.wire import ClientId, Message, Verb, below, unpack
 
@@ -114,7 +114,7 @@ class Member:
             if reply is None:
                 return None, after
             shares = _unsealed(session, client.id, sealed)
-            own = ring.encode(slots, _dense(reply))
+            own = ring.encode(slots, spread(unpack(reply.arrays), request))
             hidden = _hidden(own, session.own_mask, client.id, seeds)
             self.sessions.save(client.id, replace(session, stage="masked", shares=shares))
             unread = sum(not share for share in shares.values())
@@ -153,20 +153,23 @@ class Member:
 
 
 def securing(handlers: Mapping[Verb, Handler], member: Member) -> dict[Verb, Handler]:
-    """The handlers of a client that adds up securely. It gives no single answer to what adds up."""
-    secured: dict[Verb, Handler] = {
-        KEYS: member.keys, SHARES: member.shares, OPEN: member.open
-    }  # fmt: skip
+    """The handlers of a client that adds up securely. It gives no single answer to what adds up,
+    nor to what can't be added up.
+    """
+    secured: dict[Verb, Handler] = {}
     for verb, handler in handlers.items():
-        if adds_up(verb):
-            secured |= {verb: _silent, masked(verb): member.masked(verb, handler)}
+        if verb.adds_up:
+            four = exchanges(verb)
+            secured |= {
+                verb: _silent,
+                four.keys: member.keys,
+                four.shares: member.shares,
+                four.masked: member.masked(verb, handler),
+                four.open: member.open,
+            }
         else:
-            secured[verb] = handler
+            secured[verb] = _silent if verb.single else handler
     return secured
-
-
-def adds_up(verb: Verb) -> bool:
-    return verb.kind == "update"
 
 
 def _silent(message: Message, client: Client, state: ClientState) -> Answer:
@@ -290,11 +293,6 @@ def add_pair(vector: Ring, mask: Ring, me: ClientId, peer: ClientId) -> None:
         vector += mask
     else:
         vector -= mask
-
-
-def _dense(reply: Message) -> dict[str, Tensor]:
-    update = unpack(reply.arrays)
-    return {name: value for name, value in update.items() if not isinstance(value, Rows)}
 
 
 def _ids(array: Tensor) -> list[ClientId]:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
+from lexfed.secure import dense_rows
 from lexfed.secure.keys import Ring
 from lexfed.wire import Array, Message, Verb, below
 from lexfed.wire.verbs import WHOLE
@@ -146,6 +147,13 @@ def _entries(
             for name, value in sorted(below("model", request.arrays).items()):
                 dtype = torch.int64 if gridded else value.dtype
                 yield f"{key}{name}", tuple(value.shape), dtype, math.inf if gridded else form.high
+        elif form.like == "rows" and key.endswith("/"):
+            most = float(request.meta.get("most_pairs", math.inf))
+            for table, rows, width in dense_rows.tables(request):
+                name = f"{key}{table}"
+                yield f"{name}{dense_rows.VALUES}", (rows, width), torch.float32, form.high
+                yield f"{name}{dense_rows.COUNTS}", (rows,), torch.int64, most
+                yield f"{name}{dense_rows.NODES}", (rows,), torch.int64, 1.0
         else:
             yield key, _shape(verb, key, form, request), _dtype(form), _high(form, request)
 

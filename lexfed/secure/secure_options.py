@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from lexfed.core.errors import ConfigError
 from lexfed.secure.graph import Graph, complete, degree, harary
@@ -18,14 +19,22 @@ class Secure:
     threshold: float = 0.67
     least: int = 3  # nobody takes part in a sum of fewer
     bits: int = 64  # of a masked number, 32 or 64
-    range: float = 2.0**20  # a larger number is cut to it, and the record counts who had to
+    range: float = 2.0**24  # a larger number is cut to it, and the record counts who had to
     # cohorts above this size mask with some neighbours instead of with everybody
     sparse_above: int = 100
     # the share of colluding clients that a sparse graph is made for
     colluding: float = 0.1
     dropping: float = 0.1  # and the share of clients that drop out
 
+    # word vectors: the rows that everybody sends. All of them; a block of them each round; or, in
+    # two sums, those that `held_by` organisations moved
+    rows: Literal["all", "block", "held"] = "all"
+    block: int = 2000  # rows = "block": how many each round
+    held_by: int = 2  # rows = "held": how many must have moved a row
+
     def __post_init__(self) -> None:
+        if min(self.block, self.held_by) < 1:
+            raise ConfigError("secure.block and secure.held_by must be at least 1")
         if not 0.5 < self.threshold <= 1:
             raise ConfigError("secure.threshold must be above 0.5 and at most 1")
         if self.bits not in (32, 64):

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed
-from lexfed.federation import Ask, Federation, Requests, Sum, Total
+from lexfed.federation import Ask, Federation, Replies, Requests, Sum, Total
 from lexfed.secure import keys, ring, shamir
+from lexfed.secure.dense_rows import gathered
 from lexfed.secure.graph import Graph
 from lexfed.secure.keys import Ring
-from lexfed.secure.member import add_pair, adds_up, pair_mask, promise_of, proof_of, stack
+from lexfed.secure.member import add_pair, pair_mask, promise_of, proof_of, stack
 from lexfed.secure.secure_options import Secure, graph_of, survivors
-from lexfed.secure.secure_verbs import KEYS, OF, OPEN, PROOF, REFUSALS, REFUSED, SHARES, masked
+from lexfed.secure.secure_verbs import OF, PROOF, REFUSALS, REFUSED, Exchanges, exchanges
 from lexfed.secure.sessions import context_of, digest
 from lexfed.wire import ClientId, Message, Meta, Verb, size, under
 
@@ -69,6 +71,10 @@ class Protocol:
     bill: Bill = field(default_factory=Bill)
 
     @property
+    def exchanges(self) -> Exchanges:
+        return exchanges(self.verb)
+
+    @property
     def clock(self) -> dict[str, Meta]:
         meta = next(iter(self.requests.values())).meta
         return {name: meta[name] for name in ("step", "ask", "round")}
@@ -108,7 +114,7 @@ class Protocol:
         asked = dict.fromkeys(self.requests, message)
         return {
             client: (reply.blobs["keys"], reply.blobs["signature"])
-            for client, reply in self.exchange(KEYS, asked, self.needed)
+            for client, reply in self.exchange(self.exchanges.keys, asked, self.needed)
             if len(reply.blobs["keys"]) == 2 * keys.KEY
             and len(reply.blobs["signature"]) == keys.SIGNATURE
         }
@@ -128,7 +134,7 @@ class Protocol:
             )
         asked = {client: known[group] for client, group in holders.items()}
         dealt: dict[ClientId, Dealt] = {}
-        for client, reply in self.exchange(SHARES, asked, self.needed):
+        for client, reply in self.exchange(self.exchanges.shares, asked, self.needed):
             sealed, proofs = (
                 dict(zip(holders[client], map(bytes, reply.arrays[name].numpy()), strict=True))
                 for name in ("sealed", "proofs")
@@ -141,7 +147,9 @@ class Protocol:
         total = ring.nothing(self.slots)
         stayed: set[ClientId] = set()
         wanted = torch.int64 if self.slots.bits == 64 else torch.int32
-        for client, reply in self.exchange(masked(self.verb), self._carriers(dealt), self.needed):
+        for client, reply in self.exchange(
+            self.exchanges.masked, self._carriers(dealt), self.needed
+        ):
             hidden = reply.arrays["masked"]
             if hidden.dtype != wanted:
                 self.bill.refused["'masked' has another dtype"] += 1
@@ -188,7 +196,7 @@ class Protocol:
             for client, group in senders.items()
         }
         shares: dict[ClientId, dict[ClientId, bytes]] = {client: {} for client in dealt}
-        for holder, reply in self.exchange(OPEN, asked, 0):
+        for holder, reply in self.exchange(self.exchanges.open, asked, 0):
             told = map(bytes, reply.arrays["shares"].numpy())
             for owner, share in zip(senders[holder], told, strict=True):
                 kind = "own mask" if owner in stayed else "key"
@@ -264,7 +272,8 @@ def secure(ask: Ask, options: Secure) -> Total:
             protocol.bill.refused[NOT_OPENED] += 1
         bill = protocol.bill
         cut = int(update[ring.CUT]) if ring.CUT in update else 0
-        told = {name: value for name, value in update.items() if name != ring.CUT}
+        sums = {name: value for name, value in update.items() if name != ring.CUT}
+        told = gathered(sums, next(iter(requests.values())))
         # the requests themselves are counted by whoever counts
         beside = bill.down - sum(size(message) for message in requests.values())
         return Sum(told, clients, bill.up, bill.refused, beside, cut)
@@ -273,13 +282,18 @@ def secure(ask: Ask, options: Secure) -> Total:
 
 
 def secured(federation: Federation, options: Secure) -> Federation:
-    """Securely where replies add up; by asking each, where they do not."""
-    by_masks = secure(federation.ask, options)
+    """Nothing but sums. What tells of no text is asked of each."""
 
-    def total(verb: Verb, requests: Requests) -> Sum:
-        return (by_masks if adds_up(verb) else federation.total)(verb, requests)
+    def ask(verb: Verb, requests: Requests) -> Replies:
+        if verb.adds_up or verb.single:
+            raise ConfigError(
+                f"'{verb.name}' asks each client for an answer of its own, which nobody gives "
+                "where sums are secure: set secure.sums = false"
+            )
+        return federation.ask(verb, requests)
 
-    return replace(federation, total=total)
+    total = secure(federation.ask, options)
+    return replace(federation, ask=ask, total=total, sums_only=True)
 
 
 def _protocol(ask: Ask, options: Secure, verb: Verb, requests: Requests) -> Protocol:

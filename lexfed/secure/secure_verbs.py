@@ -1,10 +1,10 @@
 """What crosses the wire for a secure sum (Bonawitz et al., CCS 2017, Figure 4): four exchanges.
 
-    KEYS      up: two public keys, signed                        [Round 0: AdvertiseKeys]
-    SHARES    down: the neighbours' keys; up: sealed shares       [Round 1: ShareKeys]
-    MASKED    down: the request itself, the shares for this       [Round 2: MaskedInputCollection]
+    keys      up: two public keys, signed                        [Round 0: AdvertiseKeys]
+    shares    down: the neighbours' keys; up: sealed shares       [Round 1: ShareKeys]
+    masked    down: the request itself, the shares for this       [Round 2: MaskedInputCollection]
               client; up: the reply under masks
-    OPEN      down: who stayed; up: one share of each neighbour   [Round 4: Unmasking]
+    open      down: who stayed; up: one share of each neighbour   [Round 4: Unmasking]
 
 Their Round 3 (clients sign who stayed) guards against a server that lies to some of them. This one
 is honest but curious, so it is left out.
@@ -12,6 +12,7 @@ is honest but curious, so it is left out.
 
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -44,50 +45,63 @@ _NO = {REFUSED: Array(low=0, high=len(REFUSALS) - 1)}
 
 
 def _exchange(
+    verb: Verb,
     name: str,
     down: Form,
     arrays: dict[str, Array],
     blobs: dict[str, Blob] | None = None,
     meta: dict[str, Array] | None = None,
 ) -> Verb:
-    """A client answers, or says why not."""
+    """A client answers, or says why not. Of figures, nothing goes wrong by chance."""
     whole = (*arrays, *(blobs or {}))
     up = Form(arrays, {**_NO, **(meta or {})}, blobs or {}, needs=(whole, (REFUSED,)))
-    return Verb(name, down, up, kind="list", charged=True, phase=True)
+    made = Verb(f"{verb.name}-{name}", down, up, "list", charged=True, phase=True, apart=True)
+    return replace(made, kind="figures") if verb.kind == "figures" else made
 
 
-KEYS = _exchange(
-    "secure-keys",
-    down=Form(meta=(*CLOCK, *TERMS), blobs=("request",)),
-    arrays={},
-    blobs={"keys": Blob(longest=2 * keys.KEY), "signature": Blob(longest=keys.SIGNATURE)},
-)
-SHARES = _exchange(
-    "secure-shares",
-    down=Form({"holders": ANY, "keys": ANY, "signatures": ANY}, (*CLOCK, "n")),
-    arrays={
-        "sealed": Array(_BYTES, ("n", SEALED)),
-        "proofs": Array(_BYTES, ("n", 2 * PROOF)),  # of each pair of shares
-        "promise": Array(_BYTES, (PROOF,)),  # of the own mask
-    },
-)
-OPEN = _exchange(
-    "secure-open",
-    down=Form({"stayed": ANY}, (*CLOCK, "n")),
-    arrays={"shares": Array(_BYTES, ("n", shamir.BYTES))},
-)
-EXCHANGES = (KEYS, SHARES, OPEN)
+class Exchanges(NamedTuple):
+    keys: Verb
+    shares: Verb
+    masked: Verb
+    open: Verb
 
 
 @cache
-def masked(verb: Verb) -> Verb:
-    """The verb whose reply is what a reply of this one would be, under masks."""
-    down = Form(
+def exchanges(verb: Verb) -> Exchanges:
+    """Those that make a sum of this verb's replies."""
+    carried = Form(
         {"senders": ANY, "sealed": ANY, f"{OF}/": ANY},
         (*CLOCK, "n", "length", *(f"{OF}/{name}" for name in verb.down.meta)),
         tuple(f"{OF}/{name}" for name in verb.down.blobs),
     )
     whole = Array((torch.int64, torch.int32), ("length",), low=-_WIDE, high=_WIDE)
-    unread = {"unread": Array(low=0)}  # sealed shares that could not be opened
-    made = _exchange(f"{verb.name}-masked", down, {"masked": whole}, meta=unread)
-    return replace(made, open=verb.open, prepares=verb.prepares)
+    masked = _exchange(
+        verb, "masked", carried, {"masked": whole},
+        meta={"unread": Array(low=0)},  # sealed shares that could not be opened
+    )  # fmt: skip
+    return Exchanges(
+        keys=_exchange(
+            verb,
+            "keys",
+            down=Form(meta=(*CLOCK, *TERMS), blobs=("request",)),
+            arrays={},
+            blobs={"keys": Blob(longest=2 * keys.KEY), "signature": Blob(longest=keys.SIGNATURE)},
+        ),
+        shares=_exchange(
+            verb,
+            "shares",
+            down=Form({"holders": ANY, "keys": ANY, "signatures": ANY}, (*CLOCK, "n")),
+            arrays={
+                "sealed": Array(_BYTES, ("n", SEALED)),
+                "proofs": Array(_BYTES, ("n", 2 * PROOF)),  # of each pair of shares
+                "promise": Array(_BYTES, (PROOF,)),  # of the own mask
+            },
+        ),
+        masked=replace(masked, open=verb.open, prepares=verb.prepares),
+        open=_exchange(
+            verb,
+            "open",
+            down=Form({"stayed": ANY}, (*CLOCK, "n")),
+            arrays={"shares": Array(_BYTES, ("n", shamir.BYTES))},
+        ),
+    )

@@ -113,12 +113,24 @@ class Verb:
     # whoever asks for it writes what it tells of a user into the ledger
     charged: bool = False
     phase: bool = False  # one of several exchanges that make a sum
+    # answered by each client for itself also where sums are secure: what it says hides itself
+    apart: bool = False
 
     def form(self, direction: Direction) -> Form:
         return self.down if direction == "down" else self.up
 
     def split(self, split: ParameterSplit) -> ParameterSplit:
         return ALL_SHARED if self.open else split
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether replies are made to be added up."""
+        return self.kind != "list"
+
+    @property
+    def single(self) -> bool:
+        """Whether its replies tell of one client what a sum would not."""
+        return self.kind == "list" and bool(self.up.arrays or self.up.blobs) and not self.apart
 
     @property
     def moves(self) -> bool:

@@ -24,12 +24,12 @@ from lexfed.secure import keys, ring, shamir
 from lexfed.secure.member import Member, securing
 from lexfed.secure.secure_options import Secure, survivors
 from lexfed.secure.secure_sum import NOT_OPENED, UNREADABLE, WRONG_SHARE, secured
-from lexfed.secure.secure_verbs import KEYS, OPEN, REFUSALS, SHARES, masked
+from lexfed.secure.secure_verbs import REFUSALS, exchanges
 from lexfed.secure.sessions import Sessions
 from lexfed.wire import Array, ClientId, Form, Message, Verb, echoing, unpack
 from lexfed.wire.verbs import CLOCK
 
-PHASES = (KEYS, SHARES, masked(TRAIN), OPEN)
+PHASES = (KEYS, SHARES, MASKED, OPEN) = exchanges(TRAIN)
 SIZE = 7
 Meddle = Callable[[Verb, ClientId, Message], Message | None]
 
@@ -260,7 +260,7 @@ def test_swapped_shares_are_found(tmp_path: Path) -> None:
     """What was sealed for one is given to another: it can't read it."""
 
     def down(verb: Verb, number: ClientId, request: Message) -> Message:
-        if verb is not masked(TRAIN) or number != 1:
+        if verb is not MASKED or number != 1:
             return request
         swapped = request.arrays["sealed"].flip(0)
         return replace(request, arrays={**request.arrays, "sealed": swapped})
@@ -275,7 +275,7 @@ def test_another_model_than_the_one_announced_is_refused(tmp_path: Path) -> None
     """To one client alone, in the hope to tell its update from the sum."""
 
     def down(verb: Verb, number: ClientId, request: Message) -> Message:
-        if verb is masked(TRAIN) and number == 4:
+        if verb is MASKED and number == 4:
             return replace(request, arrays={**request.arrays, "of/model/w": torch.ones(SIZE)})
         return request
 
@@ -347,7 +347,7 @@ def test_a_sum_that_was_not_opened_may_be_asked_for_again_with_other_masks(tmp_p
     second = Cohort(tmp_path, of(6))
     assert second.total().clients == 6
     sent = [
-        {n: reply.arrays["masked"] for verb, n, _, reply in cohort.seen if verb is masked(TRAIN)}
+        {n: reply.arrays["masked"] for verb, n, _, reply in cohort.seen if verb is MASKED}
         for cohort in (first, second)
     ]
     assert all(not torch.equal(sent[0][n], sent[1][n]) for n in sent[0])
@@ -372,12 +372,12 @@ def test_masked_uploads_are_uniform(tmp_path: Path) -> None:
     honest = Message({"delta/w": torch.full((4000,), 1e-3), "weight": torch.tensor(1.0)})
     cohort = Cohort(tmp_path, dict.fromkeys(range(5), honest))
     assert cohort.total(wide).clients == 5
-    sent = [reply.arrays["masked"] for verb, _, _, reply in cohort.seen if verb is masked(TRAIN)]
+    sent = [reply.arrays["masked"] for verb, _, _, reply in cohort.seen if verb is MASKED]
     counts = np.bincount(np.concatenate([s.numpy().view(np.uint8) for s in sent]), minlength=256)
     expected = counts.sum() / 256
     statistic = float(((counts - expected) ** 2 / expected).sum())
     assert 170 < statistic < 350, "255 degrees of freedom: mean 255, deviation 22.6"
-    plain = ring.encode(ring.layout(TRAIN, wide, 5, 64, 2.0**20), unpack_dense(honest))
+    plain = ring.encode(ring.layout(TRAIN, wide, 5, 64, 2.0**24), unpack_dense(honest))
     flat = np.bincount(plain.view(np.uint8), minlength=256)
     assert ((flat - flat.sum() / 256) ** 2).sum() / (flat.sum() / 256) > 1e4, "the pair: unmasked"
 
@@ -391,7 +391,7 @@ def test_what_does_not_fit_is_cut_and_counted(tmp_path: Path) -> None:
     for number, worst in ((1, 1e9), (4, float("nan")), (7, float("inf"))):
         arrays = {**replies[number].arrays, "delta/w": torch.full((SIZE,), worst)}
         replies[number] = Message(arrays)
-    total = Cohort(tmp_path, replies).total()
+    total = Cohort(tmp_path, replies, Secure(sums=True, range=2.0**20)).total()
     assert total.cut == 3
     assert bool(torch.isfinite(total.update["delta/w"]).all())
     rest = sum(replies[number].arrays["delta/w"] for number in (10, 13))
