@@ -71,13 +71,25 @@ def _held_back(assembly: Assembly, directory: RunDir, state: ServerState) -> Fig
     return {"held_back": held_back(store.load(client, (state.step, 0)) for client in clients)}
 
 
+# beside the scores: made of what users sent, or tell how many of them took part, without noise
+EXACT = (
+    "held_back",
+    "before_switch",
+    "after_switch",
+    "bytes_up",
+    "bytes_down",
+    "bytes_up_per_client_round",
+    "refused",
+)
+
+
 def _experimenter(assembly: Assembly, scores: Mapping[str, Any]) -> Figures:
-    """Under a promise: the figures that were made of users' texts without noise. They are for who
-    runs the simulation, not to be published with the model.
+    """Under a promise: the figures that were made without noise. They are for who runs it, not to
+    be published with the model.
     """
-    if assembly.promise is None or not scores:
+    if assembly.promise is None:
         return {}
-    return {"experimenter": sorted({*scores, "held_back", "before_switch", "after_switch"})}
+    return {"experimenter": sorted({*scores, *EXACT})}
 
 
 def _privacy(assembly: Assembly, state: ServerState) -> Figures:

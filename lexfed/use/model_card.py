@@ -99,13 +99,14 @@ def _privacy(config: Config, summary: Mapping[str, Any]) -> str:
 
 
 def _figures(summary: Mapping[str, Any]) -> str:
-    """As the report shows them. Under a promise, those that were made of users' texts without noise
-    are left out.
-    """
+    """As the report shows them. Under a promise, what was made without noise is left out."""
     hidden = summary.get("experimenter") or ()
     known = [key for key in shown("k") if summary.get(key) is not None and key not in hidden]
     rows = "".join(f"| {LABELS[key]} | {human(key, summary[key])} |\n" for key in known)
-    left_out = "\nScores were made of users' texts without noise, and are not published.\n"
+    left_out = (
+        "\nScores, and what tells how many took part, were made without noise, and are not "
+        "published.\n"
+    )
     return f"| | |\n|---|---|\n{rows}" + (left_out if hidden else "")
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lexfed.core.params import Rows
 from lexfed.core.seeds import root
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import parse
@@ -28,7 +29,7 @@ from lexfed.federation import (
     sound,
 )
 from lexfed.learning.training_verbs import TRAIN
-from lexfed.privacy.mechanism import NoPrivacy
+from lexfed.privacy.mechanism import Asked, NoPrivacy
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.wire import (
@@ -45,6 +46,8 @@ from lexfed.wire import (
     unpack,
 )
 from lexfed.wire.verbs import CLOCK, LARGEST
+from lexfed.word2vec.row_rules import RowRule, start
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 from tests.conftest import ROOT
 from tests.hostile import classifier
 
@@ -194,6 +197,54 @@ def test_the_most_texts_of_a_configuration_reach_clients_and_server(tmp_path: Pa
     assert [request.meta["most_texts"] for request, _ in seen] == [2] * 6
     assert [float(reply.arrays["weight"]) for _, reply in seen] == [2.0] * 6
     assert not federation.refused
+
+
+# --- how far a liar can move things ---------------------------------------------------------------
+
+
+def test_a_plain_mean_can_be_moved_by_ten_million_a_number_and_no_further() -> None:
+    for move, reason in ((1e7, None), (1.001e7, "'delta/' is out of its range")):
+        for sign in (1, -1):
+            lie = trained(delta_w=torch.full((2, 3), sign * move))
+            assert flaw(TRAIN, PLAIN, Message(lie)) == reason
+
+
+TABLE = Message(
+    {"rows/input#ids": torch.empty(0, dtype=torch.int32), "rows/input#values": torch.empty(0, 4)},
+    {**CLOCKED, "since": 0, "version": 1, "rows": 9, "width": 4, "most_pairs": 1000},
+)
+
+
+def moved_row(value: float, pairs: int) -> Message:
+    row = Rows(torch.tensor([2]), torch.full((1, 4), value), counts=torch.tensor([pairs]))
+    figures = {name: torch.tensor(1.0) for name in ("weight", "loss", "nodes")}
+    return Message(pack({"delta/input": row, **figures}))
+
+
+def test_a_row_of_word_vectors_can_be_moved_by_forty_a_number_and_no_further() -> None:
+    for value, pairs, reason in (
+        (40.0, 1000, None),
+        (-40.0, 1, None),
+        (40.1, 1, "'delta/' is out of its range"),
+        (1.0, 1001, "'delta/' is out of its range"),
+    ):
+        assert flaw(SKIPGRAM, TABLE, moved_row(value, pairs)) == reason
+
+
+def test_with_row_cap_a_row_can_be_held_still_by_claiming_the_most_pairs() -> None:
+    """What is not withstood, so that nobody is told otherwise."""
+    tables = {"input": torch.zeros(9, 4)}
+    asked = Asked(range(2), 2, 2, tables)
+    moves = []
+    for claimed in (1, 1000):
+        said = enumerate((moved_row(1.0, 10), moved_row(0.0, claimed)))
+        total = add_replies(SKIPGRAM, dict.fromkeys(range(2), TABLE), said)
+        rule = RowRule("row_cap", 32.0)
+        update, _ = rule.release(total.update, asked, start(tables, False), b"")
+        moved = update["input"]
+        assert isinstance(moved, Rows)
+        moves.append(float(moved.values[0, 0]))
+    assert moves == [1.0, pytest.approx(32 / 1010)]
 
 
 # --- whose turn it is ----------------------------------------------------------------------------
