@@ -16,7 +16,7 @@ sent at all). A word must be held by two organisations by default. `rule = "mean
 optimizer are not stated there. The loss of a batch is the sum over its pairs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -122,6 +122,8 @@ def server(parts: VectorParts) -> ServerProgram:
 def organisation(
     options: Word2Vec, rounds: int, replicas: Replicas, readings: Readings
 ) -> Mapping[Verb, Handler]:
+    update = updater(options, rounds, readings)
+
     def version(message: Message, client: Client, state: ClientState) -> Answer:
         return Message(meta={"version": version_of(state)}), state
 
@@ -129,32 +131,14 @@ def organisation(
         first = replicas.first(message.blobs[VOCABULARY])
         return Message(), replace(first, blobs={**state.blobs, **first.blobs})
 
-    def touch(message: Message, client: Client, before: ClientState) -> Answer:
-        """Trains, and forgets it: the rows are the same when it is asked to send them."""
-        state = replicas.forward(before, message, client.id, keep=False)
-        if state is None:
-            return None, before
-        moved, height = update(message, client, state), int(message.meta["rows"])
-        marks = {name: torch.zeros(height, dtype=torch.int64) for name in (INPUT, OUTPUT)}
-        for name, mark in marks.items():
-            rows = moved.get(f"delta/{name}")
-            if isinstance(rows, Rows):
-                mark[rows.ids] = 1
-        return Message(marks), before
-
-    def update(message: Message, client: Client, state: ClientState) -> Update:
-        seed = training_seed(message, client)
-        moment = Moment(int(message.meta["round"]), rounds)
-        return local_update(options, readings, state, client, moment, seed)
-
     def train(message: Message, client: Client, before: ClientState) -> Answer:
         last = options.mode == "fedavg" or int(message.meta["ask"]) == options.steps - 1
         state = replicas.forward(before, message, client.id, keep=last)
         if state is None:  # it missed a step of this round, and can't follow the others
             return None, before
-        rounding = torch_generator(derive(training_seed(message, client), "rounding"))
-        moved = pack(update(message, client, state), options.upload, rounding)
-        return Message(moved), state if last else before
+        moved, seed = update(message, client, state)
+        rounding = torch_generator(derive(seed, "rounding"))
+        return Message(pack(moved, options.upload, rounding)), state if last else before
 
     def evaluate(message: Message, client: Client, before: ClientState) -> Answer:
         began = VOCABULARY in message.blobs
@@ -168,12 +152,49 @@ def organisation(
         return Message(arrays), before
 
     return {
-        VERSION: version, WELCOME: welcome, TOUCH: touch, SKIPGRAM: train, EVALUATE: evaluate
-    }  # fmt: skip
+        VERSION: version,
+        WELCOME: welcome,
+        TOUCH: touching(update, replicas),
+        SKIPGRAM: train,
+        EVALUATE: evaluate,
+    }
 
 
-def training_seed(message: Message, client: Client) -> Seed:
-    return derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
+Updater = Callable[[Message, Client, ClientState], tuple[Update, Seed]]
+
+
+def updater(options: Word2Vec, rounds: int, readings: Readings) -> Updater:
+    """How the tables that a client holds move, and the seed it hangs from."""
+
+    def update(message: Message, client: Client, state: ClientState) -> tuple[Update, Seed]:
+        seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
+        moment = Moment(int(message.meta["round"]), rounds)
+        return local_update(options, readings, state, client, moment, seed), seed
+
+    return update
+
+
+def touching(update: Updater, replicas: Replicas) -> Handler:
+    """Which rows would be moved. It trains, and forgets it: the rows are the same when it is asked
+    to send them.
+    """
+
+    def touch(message: Message, client: Client, before: ClientState) -> Answer:
+        state = replicas.forward(before, message, client.id, keep=False)
+        if state is None:
+            return None, before
+        moved, _ = update(message, client, state)
+        marks = {
+            name: torch.zeros(int(message.meta["rows"]), dtype=torch.int64)
+            for name in (INPUT, OUTPUT)
+        }
+        for name, mark in marks.items():
+            rows = moved.get(f"delta/{name}")
+            if isinstance(rows, Rows):
+                mark[rows.ids] = 1
+        return Message(marks), before
+
+    return touch
 
 
 def local_update(
