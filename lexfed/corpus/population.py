@@ -1,5 +1,6 @@
 """The `[data]` table: a corpus, its common test set, and its clients."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -117,6 +118,11 @@ class Population:
                 np.arange(self.test_starts[client], self.test_starts[client + 1])
             )
         return self._with(client, rows, test)
+
+    def together(self, clients: Sequence[int]) -> Client:
+        """One with the texts of all of these, as somebody sees them who sees their sum."""
+        spans = [np.arange(self.starts[c], self.starts[c + 1]) for c in clients]
+        return self._with(clients[0], np.concatenate(spans), None)
 
     def secret_of(self, client: int) -> Seed:
         """In a simulation one root stands for every client's own key."""

@@ -26,6 +26,7 @@ class Sum:
     refused: Counter[str] = field(default_factory=Counter)
     bytes_down: int = 0  # beside the requests themselves: what a secure sum takes
     cut: int = 0  # clients that had to cut their numbers to fit a secure sum
+    members: tuple[ClientId, ...] = ()  # of a secure sum: who is in it
 
 
 Total = Callable[[Verb, Requests], Sum]

@@ -27,7 +27,7 @@ from lexfed.records.checkpoint import Checkpoint
 from lexfed.records.rundir import Record, RunDir
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
-from lexfed.runtime.recording import Recorder, recorded
+from lexfed.runtime.recording import Recorder, recorded, recorded_sums
 from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
@@ -90,8 +90,9 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
     if recorder is not None:
         federation = recorded(federation, recorder)
     if config.secure.sums:
-        opened = run.directory.checkpoint / "opened"
-        return remembering(secured(federation, config.secure), opened)
+        sums = secured(federation, config.secure)
+        sums = recorded_sums(sums, recorder) if recorder is not None else sums
+        return remembering(sums, run.directory.checkpoint / "opened")
     rule = rule_of(config.aggregation)
     return federation if rule is None else ruled(federation, rule)
 

@@ -29,11 +29,11 @@ class Remembered:
             if kept.meta["asked"] != _asked(requests):
                 return None  # of another cohort, or another model
             refused = Counter(json.loads(str(kept.meta["refused"])))
-            numbers = [int(kept.meta[name]) for name in ("clients", "up", "down", "cut")]
+            members = tuple(json.loads(str(kept.meta["members"])))
+            up, down, cut = (int(kept.meta[name]) for name in ("up", "down", "cut"))
         except (OSError, WireError, LookupError, ValueError):
             return None
-        clients, up, down, cut = numbers
-        return Sum(unpack(kept.arrays), clients, up, refused, down, cut)
+        return Sum(unpack(kept.arrays), len(members), up, refused, down, cut, members)
 
     def keep(self, verb: Verb, requests: Requests, total: Sum) -> None:
         path = self._path(verb, requests)
@@ -43,7 +43,7 @@ class Remembered:
             {
                 "asked": _asked(requests),
                 "refused": json.dumps(total.refused),
-                "clients": total.clients,
+                "members": json.dumps(total.members),
                 "up": total.bytes_up,
                 "down": total.bytes_down,
                 "cut": total.cut,

@@ -89,6 +89,11 @@ def nothing(slots: Layout) -> Ring:
     return np.zeros(slots.length, np.uint32)
 
 
+def view(slots: Layout, numbers: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> Ring:
+    """What travels as signed numbers, as numbers of the ring."""
+    return numbers.view(np.uint64) if slots.bits == 64 else numbers.view(np.uint32)
+
+
 def decode(slots: Layout, total: Ring) -> Params:
     """What a sum of the ring says. All zeros: nobody added anything."""
     if not total.any():

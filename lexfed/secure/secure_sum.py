@@ -84,12 +84,12 @@ class Protocol:
         at = int(self.clock["step"]), int(self.clock["ask"])
         return context_of(self.terms, at, self.announced)
 
-    def total(self) -> tuple[Params, int]:
+    def total(self) -> tuple[Params, set[ClientId]]:
         public = self.keys()
         dealt = self.shares(public)
         hidden, stayed = self.masked(dealt)
         shares = self.open(dealt, stayed)
-        return self.unmasked(hidden, stayed, public, dealt, shares), len(stayed)
+        return self.unmasked(hidden, stayed, public, dealt, shares), stayed
 
     def exchange(
         self, verb: Verb, requests: Requests, needed: int
@@ -156,7 +156,7 @@ class Protocol:
                 continue
             if unread := int(reply.meta.get("unread", 0)):
                 self.bill.refused[UNREADABLE] += unread
-            total += hidden.numpy().view(total.dtype)
+            total += ring.view(self.slots, hidden.numpy())
             stayed.add(client)
         return total, stayed
 
@@ -265,9 +265,9 @@ def secure(ask: Ask, options: Secure) -> Total:
             return Sum()
         protocol = _protocol(ask, options, verb, requests)
         update: Params = {}
-        clients = 0
+        members: set[ClientId] = set()
         try:
-            update, clients = protocol.total()
+            update, members = protocol.total()
         except NotOpenedError:
             protocol.bill.refused[NOT_OPENED] += 1
         bill = protocol.bill
@@ -276,7 +276,8 @@ def secure(ask: Ask, options: Secure) -> Total:
         told = gathered(sums, next(iter(requests.values())))
         # the requests themselves are counted by whoever counts
         beside = bill.down - sum(size(message) for message in requests.values())
-        return Sum(told, clients, bill.up, bill.refused, beside, cut)
+        who = tuple(sorted(members))
+        return Sum(told, len(who), bill.up, bill.refused, beside, cut, who)
 
     return total
 
