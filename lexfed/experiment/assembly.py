@@ -148,6 +148,17 @@ def _check_secure(config: Config, entry: Entry) -> None:
             "a robust rule looks at single updates, which nobody sees behind masks: set "
             "aggregation.rule = 'mean', or secure.sums = false"
         )
+    asked = {"data.clients": config.data.clients}
+    if config.cohort.sampling != "everyone":
+        asked["cohort.size"] = config.cohort.size
+    if of_kind(entry, "evaluation.clients"):
+        asked["evaluation.clients"] = config.evaluation.clients
+    for key, clients in asked.items():
+        if clients < config.secure.least:
+            raise ConfigError(
+                f"{key} is {clients}, and nobody takes part in a secure sum of fewer than "
+                f"secure.least = {config.secure.least}"
+            )
     if config.train.upload != "fp32":
         raise ConfigError(
             "what is added up under masks is rounded to their own steps: set train.upload = "
