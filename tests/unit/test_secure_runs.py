@@ -3,6 +3,7 @@ auditor sees of them.
 """
 
 import json
+import shutil
 import signal
 import time
 from collections import Counter
@@ -15,10 +16,12 @@ from safetensors.torch import load_file
 
 from lexfed.audits.cells import of_config
 from lexfed.experiment import config as configuration
+from lexfed.records import checkpoint
 from lexfed.secure.graph import CORRECTNESS, SECURITY, complete, degree, harary
 from lexfed.secure.identity import read_identity, read_peers, write_identity, write_peers
 from lexfed.secure.keys import public_identity, sign, signed
 from lexfed.secure.remembered import Remembered
+from lexfed.secure.secure_sum import NOT_OPENED
 from lexfed.secure.sessions import Sessions
 from tests.conftest import ROOT, Lexfed, lexfed_process
 from tests.unit.test_tokenizer_for_free import folder  # noqa: F401
@@ -184,6 +187,35 @@ def test_the_span_attack_reads_nothing_behind_masks_and_the_words_of_all_in_the_
 # --- kills ---------------------------------------------------------------------------------------
 
 
+def test_a_crash_between_a_sum_and_its_checkpoint_opens_nothing_twice(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sum that the server had written down the round goes on as if nothing had been;
+    without it the round is lost, because no client opens its sum again.
+    """
+    settings = (*SECURE, "--set", "cohort.size=4")
+    assert lexfed("run", tiny, "--out", "whole", *settings).returncode == 0
+    save = checkpoint.save
+
+    def crash(target: Path, kept: checkpoint.Checkpoint) -> None:
+        if kept.state.round == 2:
+            raise OSError("no power")
+        save(target, kept)
+
+    for out in ("found", "lost"):
+        monkeypatch.setattr(checkpoint, "save", crash)
+        assert lexfed("run", tiny, "--out", out, *settings).returncode != 0
+        monkeypatch.setattr(checkpoint, "save", save)
+        if out == "lost":
+            shutil.rmtree(tmp_path / out / "checkpoint/opened")
+        assert lexfed("run", "--resume", out).returncode == 0
+    assert alike(tmp_path / "whole", tmp_path / "found", 0.0)
+    refused = [line["refused"] for line in records(tmp_path / "lost")]
+    assert refused[1] == {"this sum was opened already": 4, NOT_OPENED: 1}
+    assert refused[0] == refused[2] == {}
+
+
+@pytest.mark.slow
 def test_kills_never_open_a_sum_twice_and_lose_nothing(
     tiny: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
