@@ -68,7 +68,7 @@ TextFile = Annotated[
 PredictionsOut = Annotated[
     Path | None, _option(metavar="FILE", help="A .csv or .jsonl; default: the terminal.")
 ]
-OneClient = Annotated[int | None, _option(metavar="N", help="With this client's own model.")]
+OneClient = Annotated[str | None, _option(metavar="N|NAME", help="With this client's own model.")]
 TextColumn = Annotated[
     str | None, _option(metavar="COLUMN", help="Of the texts; default: as in the run's data.")
 ]
@@ -290,13 +290,14 @@ def init(
     from typing import get_args
 
     from lexfed.core.errors import ConfigError, nearest
-    from lexfed.core.files import write_atomically
+    from lexfed.core.files import require_folder, write_atomically
     from lexfed.experiment import starting
 
     if question not in get_args(starting.Question):
         known = nearest(question, get_args(starting.Question))
         raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
     path = out or Path(f"{question}.toml")
+    require_folder(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; choose another --out")
     seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
@@ -324,7 +325,8 @@ def vocab_agree(
     from lexfed.report import revealed as report
     from lexfed.runs import agreement_alone as agreeing
 
-    agreeing.refuse_existing(out)
+    if out is not None:
+        agreeing.check_target(out)
     setup = load(config, settings or [], method="federated_word2vec")
     outcome = agreeing.run(setup, agreeing.read(extend) if extend else None)
     if out is not None:
@@ -347,9 +349,9 @@ def vocab_preview(config: AgreementConfig, settings: Settings = None) -> None:
     from lexfed.runs import agreement_alone as agreeing
 
     setup = load(config, settings or [], method="federated_word2vec")
-    previews, public = agreeing.foresee(setup)
-    _print_table(report.foreseen(previews), report.FORESEEN)
-    for line in report.outlook(previews, setup.agreement, public):
+    seen = agreeing.foresee(setup)
+    _print_table(report.foreseen(seen.previews, seen.names), report.FORESEEN)
+    for line in report.outlook(seen.previews, setup.agreement, seen.public):
         _console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -387,10 +389,14 @@ def audit(
     if out is not None:  # before the work, not after it
         refuse_existing(out)
     tell = partial(console.print, highlight=False, soft_wrap=True)
-    rows, name = auditing.run(target, settings or [], attack or [], truth, tell)
+    found = auditing.run(target, settings or [], attack or [], truth, tell)
+    rows, name = found.rows, found.about["name"]
     folder = out or Path("runs") / f"{name}-audit-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder.mkdir(parents=True)
-    auditing.write(folder, rows)
+    folder.mkdir(parents=True, exist_ok=out is not None)
+    auditing.write(folder, found)
+    console.print()
+    for line in page.headline(found.about):
+        tell(line, markup=False)
     console.print()
     for title, heads, cells in page.sections(rows):
         console.print(title, highlight=False)
@@ -398,7 +404,7 @@ def audit(
         console.print()
     for line in page.threats(rows):
         tell(line)
-    tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})")
+    tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows, found.about)})")
 
 
 @app.command()
@@ -506,26 +512,35 @@ def export(run: RunPath, to: ExportTo, client: OneClient = None) -> None:
 @app.command()
 def report(run: RunPath, out: ReportOut = None) -> None:
     """Write a run's page again."""
+    from lexfed.core.files import require_folder
     from lexfed.records.rundir import RunDir
     from lexfed.report import page
 
-    _console().print(f"report: {page.write(RunDir(run), out)}", soft_wrap=True, highlight=False)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    if out is not None:
+        require_folder(out)
+    written, state = page.write(RunDir(run), out), RunDir(run).unfinished()
+    tell(f"report: {written}" + (f"  ({state})" if state else ""))
 
 
 @app.command()
 def compare(runs: RunPaths, out: PageOut = None) -> None:
     """Runs side by side: accuracy, bytes, seconds."""
     from lexfed.core.figures import shown
+    from lexfed.core.files import require_folder
     from lexfed.records.rundir import RunDir
     from lexfed.report import compare as comparing
 
+    if out is not None:
+        require_folder(out)
     directories = [RunDir(path) for path in runs]
     columns = comparing.known(directories, shown("s"))
     _print_table(comparing.rows(directories, columns), ("run", *columns))
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    if unlike := comparing.unlike(directories):
+        tell(f"note: {unlike}")
     if out is not None:
-        _console().print(
-            f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False
-        )
+        tell(f"page: {comparing.write(directories, out)}")
 
 
 def _console(width: int | None = None) -> "Console":

@@ -44,6 +44,14 @@ def read_file(path: Path) -> pa.Table:
         ) from error
 
 
+def columns_of(path: Path) -> list[str]:
+    """What its columns are called; none, if it is no table that can be read."""
+    try:
+        return list(map(str, read_file(path).column_names)) if path.exists() else []
+    except DataError:
+        return []
+
+
 def kind_of(path: Path) -> str | None:
     """The ending that says how it is read, whether it is packed or not; None: it is no table."""
     suffixes = [suffix.lower() for suffix in path.suffixes]

@@ -16,6 +16,7 @@ LOOKED_AT = 2_000  # texts that are read for a hint: a run must not wait for it
 def before(assembly: Assembly) -> Iterator[str]:
     people = assembly.population
     whole = len(people.train.texts)
+    yield from checking.of_blanks(people.train)
     yield from checking.of_clients(people, assembly.config.data, whole)
     some = list(_first(people.seen_text))
     yield from checking.of_scripts(some)

@@ -50,6 +50,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
         "seed": assembly.config.seed if assembly.config.secrets == "seed" else None,
         "rounds": state.round,
         "clients": len(assembly.population),
+        "client_names": list(assembly.population.names[: len(assembly.population)]) or None,
         "seconds": sum(record["seconds"] + record["evaluation_seconds"] for record in records),
         "bytes_up": up,
         "bytes_down": sum(record["bytes_down"] for record in records),
@@ -77,7 +78,8 @@ def _experimenter(assembly: Assembly, scores: Mapping[str, Any]) -> Figures:
     """
     if assembly.promise is None or not scores:
         return {}
-    return {"experimenter": sorted({*scores, "held_back", "before_switch", "after_switch"})}
+    others = {"client_names", "held_back", "before_switch", "after_switch"}
+    return {"experimenter": sorted({*scores, *others})}
 
 
 def _privacy(assembly: Assembly, state: ServerState) -> Figures:
