@@ -24,7 +24,7 @@ from lexfed.records.rundir import RunDir
 from lexfed.report import page, progress
 from lexfed.report import tensorboard as events
 from lexfed.runs import hints
-from lexfed.runs.session import Run, execute
+from lexfed.runs.session import Run, execute, scored_clients
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 
@@ -226,8 +226,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
     for hint in hints.before(run.assembly) if not manner.quiet and not done else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
-        labelled = settings.entry.kind.labels  # others are not scored client by client
-        scored = min(len(people), settings.evaluation.last or len(people)) if labelled else 0
+        scored = scored_clients(run.assembly)
         progress.show(_records(run, manner), method.rounds, done, console, scored)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]

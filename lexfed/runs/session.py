@@ -199,11 +199,7 @@ class Server:
     def _scoring(self, last: bool) -> Iterator[Scoring]:
         """Said before it is done: all clients' scores may take longer than their training."""
         if self._is_scored(last):
-            config = self.run.assembly.config
-            options, everyone = config.evaluation, len(self.run.assembly.population)
-            clients = (options.last or everyone) if last else options.clients
-            labelled = config.entry.kind.labels  # others are not scored client by client
-            yield Scoring(self.state.round, min(clients, everyone) if labelled else 0, last)
+            yield Scoring(self.state.round, scored_clients(self.run.assembly, last), last)
 
     def _scores(self, last: bool) -> Figures:
         if self._is_scored(last):
@@ -226,6 +222,14 @@ class Server:
         directory.write_summary(
             summary.of(self.run.assembly, directory, self.state, self.stopped, last)
         )
+
+
+def scored_clients(assembly: Assembly, last: bool = True) -> int:
+    """How many are scored, at the last round or on the way; 0: not client by client."""
+    options, everyone = assembly.config.evaluation, len(assembly.population)
+    if not assembly.config.entry.kind.labels:
+        return 0
+    return min((options.last or everyone) if last else options.clients, everyone)
 
 
 def _until_it_ends(
