@@ -16,6 +16,7 @@ from lexfed.core.errors import LexfedError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lexfed.corpus.text import Corpus
     from lexfed.records.rundir import RunDir
 
 app = typer.Typer(
@@ -37,6 +38,14 @@ Version = Annotated[
     _option("--version", callback=lambda value: _version(value), is_eager=True,
             help="Print the version and exit."),
 ]  # fmt: skip
+DataName = Annotated[
+    str, _argument(help="A name of `lexfed data list`, a file, a folder, or module:FUNCTION.")
+]
+_guess = "; default: a guess by its name."
+DataText = Annotated[str | None, _option(help=f"The column of texts{_guess}")]
+DataLabel = Annotated[str | None, _option(help=f"The column of labels{_guess}")]
+DataUser = Annotated[str | None, _option(help=f"The column of who wrote a text{_guess}")]
+DataSource = Annotated[str | None, _option(help=f"The column of where a text is from{_guess}")]
 ConfigOrRun = Annotated[
     Path, _argument(help="A TOML file; with --resume, a run directory.", metavar="CONFIG.toml|RUN")
 ]
@@ -235,47 +244,49 @@ def data_list() -> None:
 
 @data.command("show")
 def data_show(
-    name: Annotated[
-        str, typer.Argument(help="A name of `lexfed data list`, a file, or module:FUNCTION.")
-    ],
+    name: DataName,
+    text: DataText = None,
+    label: DataLabel = None,
+    user: DataUser = None,
+    source: DataSource = None,
 ) -> None:
     """Sizes, classes, users and sources of a data set."""
-    from rich.table import Table
-
-    from lexfed.core.importing import look_in
-    from lexfed.corpus.describe import describe
-    from lexfed.corpus.sources import load
-
-    look_in(Path())  # a function of one's own
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for key, value in describe(load(name)).items():
-        table.add_row(key, value)
-    _console().print(table)
+    _described(name, text, label, user, source)
 
 
 @data.command("check")
 def data_check(
-    name: Annotated[str, _argument(help="A name of `lexfed data list`, a file or a folder.")],
-    text: Annotated[str, _option(help="The column of texts.")] = "text",
-    label: Annotated[str, _option(help="The column of labels.")] = "label",
-    user: Annotated[str, _option(help="The column that says who wrote a text.")] = "user",
+    name: DataName,
+    text: DataText = None,
+    label: DataLabel = None,
+    user: DataUser = None,
+    source: DataSource = None,
 ) -> None:
     """What may go wrong with a data set: no text is shown."""
-    from rich.table import Table
+    from lexfed.corpus import checking
 
-    from lexfed.corpus import checking, sources
-    from lexfed.corpus.describe import describe
-    from lexfed.corpus.loading import Columns
-
-    console = _console()
-    corpus = sources.load(name, Columns(text=text, label=label, user=user))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for key, value in describe(corpus).items():
-        table.add_row(key, value)
-    console.print(table)
-    remarks = list(checking.of_texts(corpus))
+    remarks = list(checking.of_texts(_described(name, text, label, user, source)))
     for remark in remarks or ["nothing looks wrong"]:
-        console.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+        _console().print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _described(name: str, *told: str | None) -> "Corpus":
+    from rich.table import Table
+    from rich.text import Text
+
+    from lexfed.core.importing import look_in
+    from lexfed.corpus.describe import describe
+    from lexfed.corpus.sources import load
+    from lexfed.experiment.starting import Told, columns
+
+    look_in(Path())  # a function of one's own
+    found = columns(name, Told(*told))
+    corpus = load(name, found)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(corpus, found).items():
+        table.add_row(key, Text(value))  # as it is: a name may look like markup
+    _console().print(table)
+    return corpus
 
 
 @app.command()
@@ -285,6 +296,10 @@ def init(
     out: Annotated[
         Path | None, _option(metavar="FILE.toml", help="Default: QUESTION.toml.")
     ] = None,
+    text: DataText = None,
+    label: DataLabel = None,
+    user: DataUser = None,
+    source: DataSource = None,
 ) -> None:
     """Look at the data, and write a commented configuration to start from."""
     from typing import get_args
@@ -300,12 +315,15 @@ def init(
     require_folder(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; choose another --out")
-    seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
-    write_atomically(path, starting.write(question, seen).encode())  # type: ignore[arg-type]
+    told = starting.Told(text, label, user, source)
+    seen = starting.look(name or starting.EMBEDDED[question], told)  # type: ignore[index]
+    content = starting.write(question, seen)  # type: ignore[arg-type]
+    write_atomically(path, content.encode())
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    for note in starting.notes(content):
+        tell(note.replace("\n# ", " "))
     then = "audit" if question == "audit" else "run"
-    _console().print(
-        f"wrote {path}; next: lexfed {then} {path}", soft_wrap=True, highlight=False, markup=False
-    )
+    tell(f"wrote {path}; next: lexfed {then} {path}")
 
 
 vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)

@@ -29,6 +29,7 @@ from lexfed.experiment import audit_options
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
+from lexfed.learning.defences import Defences
 
 Rows = list[dict[str, Any]]
 ABOUT = "about.json"  # beside audit.json: what was audited, when, and by which command
@@ -53,6 +54,7 @@ WHOLE: Mapping[str, tuple[Callable[[Assembly], None], Study]] = {
 }
 
 
+CONFIGURED = "as configured"  # no other defence than those of the [defences] table itself
 # an answer, not a failure: clients that train alone send nothing that could be read
 NO_UPLOAD = "no upload moves a parameter of the model: there is nothing to read"
 
@@ -238,7 +240,8 @@ def _cells(
         wanted += settings
         wanted += [] if defence == "none" else [setting.strip() for setting in defence.split(";")]
         cell = configuration.changed(config, wanted)
-        yield _about(cell, defence, sentences), cell
+        own = defence == "none" and config.defences != Defences()
+        yield _about(cell, CONFIGURED if own else defence, sentences), cell
 
 
 def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any]:

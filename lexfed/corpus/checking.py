@@ -101,6 +101,15 @@ def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
             f"{few} of {len(sizes)} clients hold fewer than {FEW} texts (all together "
             f"{sizes.sum():,}, the median client {np.median(sizes):.0f})"
         )
+    if data.limit is None and data.partition != "user" and people.train.splits is None:
+        held = (people.common_validation, people.common_test)
+        kept = len(people.train) + sum(map(len, held))
+        again = whole - people.train.blanks - kept
+        if again > 0.01 * whole:
+            yield (
+                f"{again:,} of {whole:,} texts are left out: they occur among the held-out texts "
+                "too, or name no source"
+            )
     if data.limit is not None and data.limit < whole:
         yield (
             f"data.limit = {data.limit} leaves out others of the {whole:,} texts; to use them all: "

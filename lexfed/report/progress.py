@@ -103,7 +103,8 @@ class Pace:
     def left(self, rounds: int) -> str:
         if rounds <= 0:
             return ""
-        training = rounds * sum(self.seconds) / len(self.seconds)
+        steady = self.seconds[1:] or self.seconds  # in the first one, workers start
+        training = rounds * sum(steady) / len(steady)
         scoring = self.clients * self.evaluation / self.scored if self.scored else 0.0
         unknown = "" if self.scored or not self.clients else " and the scoring of all clients"
         return f"  {training + scoring:.0f} s{unknown} left"

@@ -28,7 +28,7 @@ from lexfed.records.rundir import RunDir
 from lexfed.report import progress
 from lexfed.runtime.recording import Recorder
 from lexfed.wire import Message
-from tests.conftest import BAD, GOOD, ROOT, Lexfed
+from tests.conftest import BAD, GOOD, ROOT, Lexfed, lexfed_process
 
 NAMES = ("East clinic", "North clinic", "South clinic")
 
@@ -595,3 +595,110 @@ def test_five_commands_of_the_readme_lead_from_a_csv_to_predictions(
     assert len(lines) == 1 + 3
     assert {line.split(",")[1] for line in lines[1:]} <= {"bad", "good"}
     assert Path("model/README.md").exists()
+
+
+# --- found on a second walk: German tickets, semicolons, latin-1, columns of any name ---------------
+
+
+def tickets(rows: int = 160) -> None:
+    lines = ["Nr;Filiale;Beschwerde;Kategorie"]
+    for i in range(rows):
+        kind, text = (("Rechnung", "falscher Betrag für"), ("Qualität", "schlechtes Gerät mit"))[
+            i % 2
+        ]
+        lines.append(
+            f'{i};{("Köln", "Lübeck", "Nürnberg")[i % 3]};"{text} Nummer {i}; bitte";{kind}'
+        )
+    Path("tickets.csv").write_text("\n".join(lines) + "\n", encoding="latin-1")
+
+
+def test_columns_of_any_name_are_guessed_or_told(lexfed: Lexfed) -> None:
+    tickets()
+    for command in ("check", "show"):
+        guessed = lexfed("data", command, "tickets.csv")
+        assert guessed.returncode == 0, guessed.stderr
+        assert "text = Beschwerde" in guessed.stdout
+    told = lexfed("data", "check", "tickets.csv", "--label", "Kategorie", "--source", "Filiale")
+    assert "text = Beschwerde, label = Kategorie, source = Filiale" in told.stdout
+    assert "Köln: 54" in told.stdout
+    lost = lexfed("init", "private", "--data", "tickets.csv")
+    assert lost.returncode == 2
+    assert "name it with --label (its columns: Nr, Filiale, Beschwerde, Kategorie)" in lost.stderr
+    wrong = lexfed("init", "private", "--data", "tickets.csv", "--label", "Klasse")
+    assert "has no column 'Klasse'; its columns: Nr, Filiale" in wrong.stderr
+    made = lexfed(
+        "init", "private", "--data", "tickets.csv", "--label", "Kategorie", "--source", "Filiale"
+    )
+    assert made.returncode == 0, made.stderr
+    data = tomllib.loads(Path("private.toml").read_text())["data"]
+    assert (data["text"], data["label"], data["source"]) == ("Beschwerde", "Kategorie", "Filiale")
+    assert (data["partition"], data["clients"]) == ("source", 3)
+
+
+def test_what_init_writes_for_small_clients_does_learn(
+    lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With minimum_words = 300 nobody sent anything: twenty rounds, chance, and no word about it."""
+    monkeypatch.delenv("LEXFED_DATA", raising=False)
+    tickets()
+    made = lexfed(
+        "init", "private", "--data", "tickets.csv", "--label", "Kategorie", "--source", "Filiale"
+    )
+    assert "note: your clients have about" in made.stdout
+    assert "give the turn away" in made.stdout
+    assert tomllib.loads(Path("private.toml").read_text())["defences"]["minimum_words"] == 0
+    quick = [word for setting in ("rounds=2", "model.hidden=8", "evaluation.every=0", "model.embedding=8",
+                                  "vocabulary.vectors=hashed:8") for word in ("--set", setting)]  # fmt: skip
+    run = lexfed("run", "private.toml", "--out", "a", *quick)
+    assert run.returncode == 0, run.stderr
+    assert json.loads(Path("a/summary.json").read_text())["bytes_up"] > 10_000
+    silent = lexfed(
+        "run", "private.toml", "--out", "b", *quick, "--set", "defences.minimum_words=300"
+    )
+    assert (
+        "note: 3 of 3 clients have fewer than 300 different words and send nothing" in silent.stdout
+    )
+    assert "uploads were held back, so little or nothing was learned" in silent.stdout
+    assert "train longer" not in silent.stdout, "that would not help"
+    audit = lexfed("audit", "a", "--attack", "labels", "--out", "audit")
+    assert "as configured" in audit.stdout, "a run's own rotation is no 'none'"
+
+
+def test_the_comparison_that_the_configuration_suggests_runs(
+    lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEXFED_DATA", raising=False)
+    tickets()
+    words = ("--label", "Kategorie", "--source", "Filiale")
+    assert lexfed("init", "private", "--data", "tickets.csv", *words).returncode == 0
+    text = Path("private.toml").read_text()
+    (line,) = re.findall(r"# Compare:  lexfed (.+\\\n.+)", text)
+    command = line.replace("\\\n#", "").replace("THIS", "private").split()
+    quick = [word for setting in ("rounds=1", "model.hidden=4", "model.embedding=8",
+                                  "vocabulary.vectors=hashed:8") for word in ("--set", setting)]  # fmt: skip
+    result = lexfed(*command, *quick, "--out", "a")
+    assert result.returncode == 0, result.stderr
+    assert "fedavg" in result.stdout
+
+
+def test_texts_that_are_left_out_are_counted(tiny: Path, lexfed: Lexfed) -> None:
+    """Of 889 tickets 361 were trained on, without a word: the others were held out, or the same."""
+    rows = [
+        {"text": f"{(GOOD if i % 2 else BAD)[i % 5]} {i % 40}", "label": i % 2} for i in range(160)
+    ]
+    Path("texts.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    out = lexfed("run", tiny, "--out", "a").stdout
+    (left_out,) = re.findall(r"note: (\d+) of 160 texts are left out", out)
+    trained = int(re.search(r"clients, (\d+) texts", out)[1])  # type: ignore[index]
+    assert int(left_out) + trained < 160
+
+
+@pytest.mark.slow
+def test_a_command_that_fails_at_once_ends_in_peace(tmp_path: Path) -> None:
+    """One in four was aborted: a thread was still reading the table when the process ended."""
+    lines = [f"{i};text number {i}" for i in range(900)]
+    (tmp_path / "a.csv").write_text("Nr;text\n" + "\n".join(lines) + "\n")
+    for _ in range(20):
+        process = lexfed_process("data", "check", "a.csv", "--label", "none", cwd=tmp_path)
+        _, stderr = process.communicate()
+        assert (process.returncode, stderr.count("\n")) == (2, 1), stderr
