@@ -265,7 +265,12 @@ def data_check(
     """What may go wrong with a data set: no text is shown."""
     from lexfed.corpus import checking
 
-    remarks = list(checking.of_texts(_described(name, text, label, user, source)))
+    corpus = _described(name, text, label, user, source)
+    remarks = list(checking.of_texts(corpus))
+    if corpus.label_column is None:
+        remarks.append(
+            "no column of labels was found: a classifier needs one, name it with --label"
+        )
     for remark in remarks or ["nothing looks wrong"]:
         _console().print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
 

@@ -389,7 +389,10 @@ def _parted(seen: Seen, least: int, most: int) -> tuple[str, int, str]:
     if seen.users >= least and seen.texts >= FEW * seen.users:
         return "user", min(seen.users, most), f"a client is a user; there are {seen.users:,}"
     clients = max(2, min(20, seen.texts // 50))
-    return "dirichlet", clients, "no column says whose a text is, so they are parted by chance"
+    why = "no column says whose a text is"
+    if seen.users:
+        why = f"{seen.users:,} users are too few, or have too few texts each, to be clients"
+    return "dirichlet", clients, f"{why}, so they are parted by chance"
 
 
 def _vectors() -> tuple[str, int]:

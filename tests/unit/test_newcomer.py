@@ -618,6 +618,7 @@ def test_columns_of_any_name_are_guessed_or_told(lexfed: Lexfed) -> None:
         guessed = lexfed("data", command, "tickets.csv")
         assert guessed.returncode == 0, guessed.stderr
         assert "text = Beschwerde" in guessed.stdout
+        assert ("note: no column of labels was found" in guessed.stdout) == (command == "check")
     told = lexfed("data", "check", "tickets.csv", "--label", "Kategorie", "--source", "Filiale")
     assert "text = Beschwerde, label = Kategorie, source = Filiale" in told.stdout
     assert "Köln: 54" in told.stdout
@@ -633,6 +634,13 @@ def test_columns_of_any_name_are_guessed_or_told(lexfed: Lexfed) -> None:
     data = tomllib.loads(Path("private.toml").read_text())["data"]
     assert (data["text"], data["label"], data["source"]) == ("Beschwerde", "Kategorie", "Filiale")
     assert (data["partition"], data["clients"]) == ("source", 3)
+
+
+def test_init_says_why_users_are_no_clients(lexfed: Lexfed) -> None:
+    rows = [f"text number {i},{i % 2},u{i}" for i in range(60)]
+    Path("a.csv").write_text("text,label,author\n" + "\n".join(rows))
+    assert lexfed("init", "private", "--data", "a.csv").returncode == 0
+    assert "60 users are too few, or have too few texts each" in Path("private.toml").read_text()
 
 
 def test_what_init_writes_for_small_clients_does_learn(
