@@ -1,4 +1,4 @@
-"""Tokenizer for free: the ledger does not move when the tokenizer is changed."""
+"""Tokenizer for free: a change of the tokenizer costs no privacy."""
 
 from pathlib import Path
 

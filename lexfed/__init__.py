@@ -1,6 +1,6 @@
 """lexfed: federated NLP in which the vocabulary is the subject.
 
-The way of the data, room by room:
+From texts to results, room by room:
 
     corpus       text, and who holds it
     vocabulary   how text becomes numbers: word lists, tokenizers, vectors

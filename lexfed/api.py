@@ -86,7 +86,7 @@ def run(
     try:
         return Run(launch.begin(config, target, None, manner).path)
     finally:
-        if not target.exists():  # no run, no texts
+        if not RunDir(target).config_file.is_file():  # no run, no texts
             Path(config.data.name).unlink(missing_ok=True)
 
 
@@ -226,7 +226,7 @@ class Run:
     def predict(
         self,
         texts: str | Iterable[str | None],
-        client: int | None = None,
+        client: int | str | None = None,
         *,
         at_home: bool = False,
     ) -> Any:
@@ -262,7 +262,7 @@ class Run:
         wish = generating.Wish(words, texts, temperature, prompt, seed, before_switch)
         return generating.generate(self.path, wish)
 
-    def export(self, path: Place, client: int | None = None) -> Path:
+    def export(self, path: Place, client: int | str | None = None) -> Path:
         """A folder that other programs open, with a card; of a client's own model, if one is
         named.
         """

@@ -16,6 +16,7 @@ from lexfed.core.errors import LexfedError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lexfed.corpus.text import Corpus
     from lexfed.records.rundir import RunDir
 
 app = typer.Typer(
@@ -37,6 +38,14 @@ Version = Annotated[
     _option("--version", callback=lambda value: _version(value), is_eager=True,
             help="Print the version and exit."),
 ]  # fmt: skip
+DataName = Annotated[
+    str, _argument(help="A name of `lexfed data list`, a file, a folder, or module:FUNCTION.")
+]
+_guess = "; default: a guess by its name."
+DataText = Annotated[str | None, _option(help=f"The column of texts{_guess}")]
+DataLabel = Annotated[str | None, _option(help=f"The column of labels{_guess}")]
+DataUser = Annotated[str | None, _option(help=f"The column of who wrote a text{_guess}")]
+DataSource = Annotated[str | None, _option(help=f"The column of where a text is from{_guess}")]
 ConfigOrRun = Annotated[
     Path, _argument(help="A TOML file; with --resume, a run directory.", metavar="CONFIG.toml|RUN")
 ]
@@ -68,7 +77,7 @@ TextFile = Annotated[
 PredictionsOut = Annotated[
     Path | None, _option(metavar="FILE", help="A .csv or .jsonl; default: the terminal.")
 ]
-OneClient = Annotated[int | None, _option(metavar="N", help="With this client's own model.")]
+OneClient = Annotated[str | None, _option(metavar="N|NAME", help="With this client's own model.")]
 TextColumn = Annotated[
     str | None, _option(metavar="COLUMN", help="Of the texts; default: as in the run's data.")
 ]
@@ -235,47 +244,54 @@ def data_list() -> None:
 
 @data.command("show")
 def data_show(
-    name: Annotated[
-        str, typer.Argument(help="A name of `lexfed data list`, a file, or module:FUNCTION.")
-    ],
+    name: DataName,
+    text: DataText = None,
+    label: DataLabel = None,
+    user: DataUser = None,
+    source: DataSource = None,
 ) -> None:
     """Sizes, classes, users and sources of a data set."""
-    from rich.table import Table
-
-    from lexfed.core.importing import look_in
-    from lexfed.corpus.describe import describe
-    from lexfed.corpus.sources import load
-
-    look_in(Path())  # a function of one's own
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for key, value in describe(load(name)).items():
-        table.add_row(key, value)
-    _console().print(table)
+    _described(name, text, label, user, source)
 
 
 @data.command("check")
 def data_check(
-    name: Annotated[str, _argument(help="A name of `lexfed data list`, a file or a folder.")],
-    text: Annotated[str, _option(help="The column of texts.")] = "text",
-    label: Annotated[str, _option(help="The column of labels.")] = "label",
-    user: Annotated[str, _option(help="The column that says who wrote a text.")] = "user",
+    name: DataName,
+    text: DataText = None,
+    label: DataLabel = None,
+    user: DataUser = None,
+    source: DataSource = None,
 ) -> None:
     """What may go wrong with a data set: no text is shown."""
-    from rich.table import Table
+    from lexfed.corpus import checking
 
-    from lexfed.corpus import checking, sources
-    from lexfed.corpus.describe import describe
-    from lexfed.corpus.loading import Columns
-
-    console = _console()
-    corpus = sources.load(name, Columns(text=text, label=label, user=user))
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for key, value in describe(corpus).items():
-        table.add_row(key, value)
-    console.print(table)
+    corpus = _described(name, text, label, user, source)
     remarks = list(checking.of_texts(corpus))
+    if corpus.label_column is None:
+        remarks.append(
+            "no column of labels was found: a classifier needs one, name it with --label"
+        )
     for remark in remarks or ["nothing looks wrong"]:
-        console.print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+        _console().print(f"note: {remark}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _described(name: str, *told: str | None) -> "Corpus":
+    from rich.table import Table
+    from rich.text import Text
+
+    from lexfed.core.importing import look_in
+    from lexfed.corpus.describe import describe
+    from lexfed.corpus.sources import load
+    from lexfed.experiment.starting import Told, columns
+
+    look_in(Path())  # a function of one's own
+    found = columns(name, Told(*told))
+    corpus = load(name, found)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in describe(corpus, found).items():
+        table.add_row(key, Text(value))  # as it is: a name may look like markup
+    _console().print(table)
+    return corpus
 
 
 @app.command()
@@ -285,26 +301,34 @@ def init(
     out: Annotated[
         Path | None, _option(metavar="FILE.toml", help="Default: QUESTION.toml.")
     ] = None,
+    text: DataText = None,
+    label: DataLabel = None,
+    user: DataUser = None,
+    source: DataSource = None,
 ) -> None:
     """Look at the data, and write a commented configuration to start from."""
     from typing import get_args
 
     from lexfed.core.errors import ConfigError, nearest
-    from lexfed.core.files import write_atomically
+    from lexfed.core.files import require_folder, write_atomically
     from lexfed.experiment import starting
 
     if question not in get_args(starting.Question):
         known = nearest(question, get_args(starting.Question))
         raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
     path = out or Path(f"{question}.toml")
+    require_folder(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; choose another --out")
-    seen = starting.look(name or starting.EMBEDDED[question])  # type: ignore[index]
-    write_atomically(path, starting.write(question, seen).encode())  # type: ignore[arg-type]
+    told = starting.Told(text, label, user, source)
+    seen = starting.look(name or starting.EMBEDDED[question], told)  # type: ignore[index]
+    content = starting.write(question, seen)  # type: ignore[arg-type]
+    write_atomically(path, content.encode())
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    for note in starting.notes(content):
+        tell(note.replace("\n# ", " "))
     then = "audit" if question == "audit" else "run"
-    _console().print(
-        f"wrote {path}; next: lexfed {then} {path}", soft_wrap=True, highlight=False, markup=False
-    )
+    tell(f"wrote {path}; next: lexfed {then} {path}")
 
 
 vocab = typer.Typer(help="Vocabulary work alone.", no_args_is_help=True)
@@ -324,7 +348,8 @@ def vocab_agree(
     from lexfed.report import revealed as report
     from lexfed.runs import agreement_alone as agreeing
 
-    agreeing.refuse_existing(out)
+    if out is not None:
+        agreeing.check_target(out)
     setup = load(config, settings or [], method="federated_word2vec")
     outcome = agreeing.run(setup, agreeing.read(extend) if extend else None)
     if out is not None:
@@ -347,9 +372,9 @@ def vocab_preview(config: AgreementConfig, settings: Settings = None) -> None:
     from lexfed.runs import agreement_alone as agreeing
 
     setup = load(config, settings or [], method="federated_word2vec")
-    previews, public = agreeing.foresee(setup)
-    _print_table(report.foreseen(previews), report.FORESEEN)
-    for line in report.outlook(previews, setup.agreement, public):
+    seen = agreeing.foresee(setup)
+    _print_table(report.foreseen(seen.previews, seen.names), report.FORESEEN)
+    for line in report.outlook(seen.previews, setup.agreement, seen.public):
         _console().print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -387,10 +412,14 @@ def audit(
     if out is not None:  # before the work, not after it
         refuse_existing(out)
     tell = partial(console.print, highlight=False, soft_wrap=True)
-    rows, name = auditing.run(target, settings or [], attack or [], truth, tell)
+    found = auditing.run(target, settings or [], attack or [], truth, tell)
+    rows, name = found.rows, found.about["name"]
     folder = out or Path("runs") / f"{name}-audit-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder.mkdir(parents=True)
-    auditing.write(folder, rows)
+    folder.mkdir(parents=True, exist_ok=out is not None)
+    auditing.write(folder, found)
+    console.print()
+    for line in page.headline(found.about):
+        tell(line, markup=False)
     console.print()
     for title, heads, cells in page.sections(rows):
         console.print(title, highlight=False)
@@ -398,7 +427,7 @@ def audit(
         console.print()
     for line in page.threats(rows):
         tell(line)
-    tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows)})")
+    tell(f"results: {folder / 'audit.json'}  (open {page.write(folder, rows, found.about)})")
 
 
 @app.command()
@@ -506,26 +535,35 @@ def export(run: RunPath, to: ExportTo, client: OneClient = None) -> None:
 @app.command()
 def report(run: RunPath, out: ReportOut = None) -> None:
     """Write a run's page again."""
+    from lexfed.core.files import require_folder
     from lexfed.records.rundir import RunDir
     from lexfed.report import page
 
-    _console().print(f"report: {page.write(RunDir(run), out)}", soft_wrap=True, highlight=False)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    if out is not None:
+        require_folder(out)
+    written, state = page.write(RunDir(run), out), RunDir(run).unfinished()
+    tell(f"report: {written}" + (f"  ({state})" if state else ""))
 
 
 @app.command()
 def compare(runs: RunPaths, out: PageOut = None) -> None:
     """Runs side by side: accuracy, bytes, seconds."""
     from lexfed.core.figures import shown
+    from lexfed.core.files import require_folder
     from lexfed.records.rundir import RunDir
     from lexfed.report import compare as comparing
 
+    if out is not None:
+        require_folder(out)
     directories = [RunDir(path) for path in runs]
     columns = comparing.known(directories, shown("s"))
     _print_table(comparing.rows(directories, columns), ("run", *columns))
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    if unlike := comparing.unlike(directories):
+        tell(f"note: {unlike}")
     if out is not None:
-        _console().print(
-            f"page: {comparing.write(directories, out)}", soft_wrap=True, highlight=False
-        )
+        tell(f"page: {comparing.write(directories, out)}")
 
 
 def _console(width: int | None = None) -> "Console":

@@ -3,7 +3,11 @@ down.
 """
 
 import json
+import shlex
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -25,8 +29,10 @@ from lexfed.experiment import audit_options
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
+from lexfed.learning.defences import Defences
 
 Rows = list[dict[str, Any]]
+ABOUT = "about.json"  # beside audit.json: what was audited, when, and by which command
 
 ATTACKS: Mapping[str, Attack] = {
     "rows": closed_form.rows,
@@ -48,14 +54,27 @@ WHOLE: Mapping[str, tuple[Callable[[Assembly], None], Study]] = {
 }
 
 
+CONFIGURED = "as configured"  # no other defence than those of the [defences] table itself
+# an answer, not a failure: clients that train alone send nothing that could be read
+NO_UPLOAD = "no upload moves a parameter of the model: there is nothing to read"
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What was found, and what it is of."""
+
+    rows: Rows
+    about: Mapping[str, str]
+
+
 def run(
     target: Path,
     settings: Sequence[str],
     attacks: Sequence[str],
     truth: Path | None,
     tell: Callable[[str], None],
-) -> tuple[Rows, str]:
-    """The rows of a configuration, a run or a recorded wire, and its name."""
+) -> Audited:
+    """The rows of a configuration, a run or a recorded wire."""
     if target.is_dir() and not (target / "config.toml").is_file():
         if truth is None:
             raise ConfigError(
@@ -63,9 +82,22 @@ def run(
                 "--truth CONFIG"
             )
         config = only(configuration.load(_config_file(truth), settings), attacks)
-        return of_wire(target, config), config.name
+        return Audited(of_wire(target, config), about(target, config))
     config = only(configuration.load(_config_file(target), settings), attacks)
-    return of_config(config, tell), config.name
+    return Audited(of_config(config, tell), about(target, config))
+
+
+def about(target: Path, config: Config) -> dict[str, str]:
+    """A table of leaks says nothing unless one knows of what, and since when."""
+    data = config.data
+    return {
+        "audited": str(target),
+        "name": config.name,
+        "method": ", ".join(config.audit.methods or (config.entry.name,)),
+        "data": f"{data.name}, by {data.partition}, {data.clients} clients",
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": shlex.join(["lexfed", *sys.argv[1:]]),
+    }
 
 
 def _config_file(path: Path) -> Path:
@@ -102,7 +134,7 @@ def of_config(config: Config, tell: Callable[[str], None] = lambda line: None) -
 
 
 def _require_some(rows: Rows, refused: ConfigError | DataError | None) -> None:
-    if any(row["not_run"] is None for row in rows):
+    if any(row["not_run"] in (None, NO_UPLOAD) for row in rows):
         return
     whys = dict.fromkeys(f"{row['attack']}: {row['not_run']}" for row in rows)
     raise refused or DataError(
@@ -208,7 +240,8 @@ def _cells(
         wanted += settings
         wanted += [] if defence == "none" else [setting.strip() for setting in defence.split(";")]
         cell = configuration.changed(config, wanted)
-        yield _about(cell, defence, sentences), cell
+        own = defence == "none" and config.defences != Defences()
+        yield _about(cell, CONFIGURED if own else defence, sentences), cell
 
 
 def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any]:
@@ -226,17 +259,26 @@ def attack(scenes: Sequence[Scene]) -> Mapping[tuple[Any, ...], Cell]:
     """Every attack that the configuration names, on every upload."""
     cells: dict[tuple[Any, ...], Cell] = {}
     for scene in scenes:
-        findings = Findings(scene.about, scene.assembly.config.seed)
-        for name in scene.assembly.config.audit.attacks:
-            ATTACKS[name](scene, findings)
-        cells |= findings.cells
+        cells |= _attacked(scene)
     return cells
 
 
-def write(out: Path, rows: Rows) -> Path:
-    path = out / "audit.json"
-    write_atomically(path, (json.dumps(rows, indent=1) + "\n").encode())
-    return path
+def _attacked(scene: Scene) -> Mapping[tuple[Any, ...], Cell]:
+    findings = Findings(scene.about, scene.assembly.config.seed)
+    for name in scene.assembly.config.audit.attacks:
+        before = set(findings.cells)
+        ATTACKS[name](scene, findings)
+        for key in findings.cells.keys() - before:
+            if findings.cells[key].is_empty:
+                del findings.cells[key]
+        if findings.cells.keys() == before:
+            findings.not_run(name, NO_UPLOAD)
+    return findings.cells
+
+
+def write(out: Path, audited: Audited) -> None:
+    for name, content in (("audit.json", audited.rows), (ABOUT, dict(audited.about))):
+        write_atomically(out / name, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def only(config: Config, names: Sequence[str]) -> Config:

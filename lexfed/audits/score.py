@@ -50,6 +50,11 @@ class Cell:
         self.seeds |= other.seeds
         self.seconds += other.seconds
 
+    @property
+    def is_empty(self) -> bool:
+        """There was no upload to look at, and nobody said so."""
+        return not self.figures and not self.nothing and "not_run" not in self.about
+
     def row(self) -> dict[str, Any]:
         values = {key: _mean(one.get(key) for one in self.figures) for key in FIGURES}
         row = {

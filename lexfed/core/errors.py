@@ -42,8 +42,8 @@ class WorkerDied(LexfedError):  # noqa: N818 - it says what happened
     """A worker process ended before its work. What was good before it is kept."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """The end of a sentence about an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    close = get_close_matches(word, names, n=1, cutoff=cutoff)
     return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"

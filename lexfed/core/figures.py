@@ -72,6 +72,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("seed"),
     Figure("rounds", "rounds"),
     Figure("clients", "clients"),
+    Figure("client_names"),  # where they are sources or users; for who runs the simulation
     # classifiers
     Figure("global_accuracy", "global accuracy", percent, "rsck"),
     Figure(
@@ -147,6 +148,12 @@ def curve_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """The metrics of a record as a curve shows them: of the same clients throughout."""
     metrics: Mapping[str, Any] = record["metrics"]
     return {**metrics, **(metrics.get(ON_THE_WAY) or {})}
+
+
+def client_name(summary: Mapping[str, Any], client: int) -> str:
+    """What the data calls a client, else its number."""
+    names = summary.get("client_names")
+    return str(names[client] if names else client)
 
 
 SUMMARY = tuple(figure.key for figure in FIGURES)  # always present in summary.json

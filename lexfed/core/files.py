@@ -1,9 +1,12 @@
 """Writing files so that a kill leaves the old one or the new one, never half of one."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import get_ident
+
+from lexfed.core.errors import ConfigError
 
 OWNER_ONLY = 0o600
 OWNERS_FOLDER = 0o700
@@ -20,20 +23,40 @@ def write_atomically(
     can't be written (a full disk) leaves nothing behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with naming(path):
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                for chunk in (data,) if isinstance(data, bytes) else data:
+                    file.write(chunk)
+                file.flush()
+                if durable:
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if durable:
+            keep_names(path.parent)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What the system refuses here is said of this path: a full disk names no file, and a temporary
+    one tells nobody anything.
+    """
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            for chunk in (data,) if isinstance(data, bytes) else data:
-                file.write(chunk)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if durable:
-        keep_names(path.parent)
+        yield
+    except OSError as error:
+        if error.errno is None:  # it is not the system's
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+
+
+def require_folder(path: Path, option: str = "--out") -> None:
+    """For a file that the user asks for: refuse before the work, not after it."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"there is no folder {path.parent} for {option} {path}")
 
 
 def keep_names(folder: Path) -> None:

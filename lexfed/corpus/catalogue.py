@@ -183,6 +183,6 @@ def from_hub(name: str, hub: HubSource) -> Corpus:
     ) as error:  # a client of a remote service: whatever fails there is one line here
         reason = " ".join(str(error).split())[:200]
         raise DataError(
-            f"'{name}' could not be had from the hub ({hub.id}): {reason}; or set {FOLDER}"
+            f"'{name}' can't be fetched from the hub ({hub.id}): {reason}; or set {FOLDER}"
         ) from error
     return from_table(table, f"hub:{hub.id}", hub.columns)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from lexfed.corpus.loading import blank
 from lexfed.corpus.population import Data, Population
 from lexfed.corpus.text import Corpus
 
@@ -22,9 +21,7 @@ NO_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "
 
 def of_texts(corpus: Corpus) -> Iterator[str]:
     """Remarks on the texts themselves."""
-    dropped = int(blank(corpus.texts).sum())
-    if dropped:
-        yield f"{dropped:,} of {len(corpus.texts):,} rows have no text, and are left out"
+    yield from of_blanks(corpus)
     texts = list(corpus)
     again = len(texts) - len(set(texts))
     if again > 0.01 * len(texts):
@@ -34,6 +31,11 @@ def of_texts(corpus: Corpus) -> Iterator[str]:
     if corpus.splits is not None:
         yield from _of_splits(corpus)
     yield from of_scripts(texts[:LOOKED_AT])
+
+
+def of_blanks(corpus: Corpus) -> Iterator[str]:
+    if corpus.blanks:
+        yield f"{corpus.blanks:,} of {len(corpus.texts):,} rows have no text, and are left out"
 
 
 def _of_classes(corpus: Corpus) -> Iterator[str]:
@@ -99,9 +101,18 @@ def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
             f"{few} of {len(sizes)} clients hold fewer than {FEW} texts (all together "
             f"{sizes.sum():,}, the median client {np.median(sizes):.0f})"
         )
+    if data.limit is None and data.partition != "user" and people.train.splits is None:
+        held = (people.common_validation, people.common_test)
+        kept = len(people.train) + sum(map(len, held))
+        again = whole - people.train.blanks - kept
+        if again > 0.01 * whole:
+            yield (
+                f"{again:,} of {whole:,} texts are left out: they occur among the held-out texts "
+                "too, or name no source"
+            )
     if data.limit is not None and data.limit < whole:
         yield (
-            f"data.limit = {data.limit} leaves out most of the {whole:,} texts; to use them all: "
+            f"data.limit = {data.limit} leaves out others of the {whole:,} texts; to use them all: "
             "--set data.limit=none"
         )
     elif data.partition == "user" and sizes.sum() < 0.5 * whole:

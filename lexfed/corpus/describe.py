@@ -5,13 +5,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from lexfed.corpus.loading import Columns
 from lexfed.corpus.text import Column, Corpus
 
 
-def describe(corpus: Corpus) -> dict[str, str]:
+def describe(corpus: Corpus, columns: Columns) -> dict[str, str]:
     """What `lexfed data show` prints: counts, never a text."""
     lengths = np.array([len(text.split()) for text in corpus])
+    called = {"text": columns.text}
+    called |= {"label": columns.label} if corpus.label_column is not None else {}
+    called |= {"user": columns.user} if corpus.users is not None else {}
+    called |= {"source": columns.source} if corpus.sources is not None else {}
     lines = {
+        "columns": ", ".join(k if k == name else f"{k} = {name}" for k, name in called.items()),
         "texts": f"{len(corpus):,}",
         "words": (
             f"{lengths.sum():,} (median {np.median(lengths):.0f} a text, longest {lengths.max():,})"

@@ -39,7 +39,10 @@ def from_table(table: pa.Table, where: str, columns: Columns) -> Corpus:
     attributes = {
         name: table.column(name) for name in columns.attributes if name in table.column_names
     }
-    corpus = Corpus(rows, texts, users=users, sources=sources, splits=splits, attributes=attributes)
+    corpus = Corpus(
+        rows, texts, users=users, sources=sources, splits=splits, attributes=attributes,
+        blanks=len(texts) - len(rows),
+    )  # fmt: skip
     if columns.label not in table.column_names:
         return corpus
     corpus = _with_labels(corpus, table.column(columns.label), where)

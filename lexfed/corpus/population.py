@@ -1,17 +1,23 @@
 """The `[data]` table: a corpus, its common test set, and its clients."""
 
-from collections.abc import Sequence
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lexfed.core.errors import ConfigError, DataError
+from lexfed.core.errors import ConfigError, DataError, nearest
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus import partition
 from lexfed.corpus.loading import Columns, check_labels
 from lexfed.corpus.sources import load
+from lexfed.corpus.table_files import columns_of
 from lexfed.corpus.text import Corpus, IntArray
+
+Law = Literal["iid", "dirichlet", "user", "source", "quantity"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +31,7 @@ class Data:
     # more clients, cut in the same way, that never train: what does a newcomer get?
     unseen: int = 0
     # which law parts the texts among the clients
-    partition: Literal["iid", "dirichlet", "user", "source", "quantity"] = "dirichlet"
+    partition: Law = "dirichlet"
     alpha: float = 1.0  # dirichlet, quantity: smaller is more skewed
     prior: Literal["class", "uniform"] = "class"  # dirichlet: its mean, FedNLP's way or symmetric
     # share held out as the common test set, where the data has no split of its own; 0: none
@@ -61,6 +67,24 @@ class Data:
                 raise ConfigError(f"data.{name} must be at least 1")
 
 
+def check_partition(table: Mapping[str, Any]) -> None:
+    """Of a `[data]` table: many write the name of a column there. So both are listed."""
+    wanted, name = table.get("partition"), table.get("name", Data.name)
+    laws = sorted(get_args(Law))
+    if not isinstance(wanted, str) or wanted in laws or not isinstance(name, str):
+        return
+    columns = columns_of(Path(os.path.expanduser(name)))
+    close = nearest(wanted, laws, cutoff=0.75)
+    words = [f"data.partition = '{wanted}' is not known; it is one of {', '.join(laws)}"]
+    if wanted in columns:
+        words.append(f'to part by a column: data.partition = "source" and data.source = "{wanted}"')
+    elif close.startswith("did"):
+        words.append(close)
+    if columns:
+        words.append(f"the columns of {Path(name).name} are {', '.join(columns)}")
+    raise ConfigError("; ".join(words))
+
+
 @dataclass(frozen=True)
 class Client:
     """What one client holds: its texts, the common sets it is scored on, and its own secret."""
@@ -92,6 +116,9 @@ class Population:
     unseen: int = 0
     # where each client's own part of the common test set begins
     test_starts: IntArray | None = None
+    # what the clients are called, where they are sources or users; for who runs the simulation: a
+    # client does not know it, and it is in no message
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.starts) - 1 - self.unseen
@@ -148,7 +175,7 @@ class Population:
         text = self.seen_text
         tests = None if self.test_starts is None else self.test_starts[[0, -1]]
         return replace(
-            self, train=text, starts=np.array([0, len(text)]), unseen=0, test_starts=tests
+            self, train=text, starts=np.array([0, len(text)]), unseen=0, test_starts=tests, names=()
         )
 
     def trimmed(self, texts: int) -> "Population":
@@ -193,20 +220,46 @@ def parted(corpus: Corpus, data: Data, seed: Seed) -> Population:
     if data.test_of == "each":
         return _with_own_tests(corpus, data, classes, seed)
     train, test = split_test(corpus, data.test, derive(seed, "test"))
-    if len(train) == 0:
+    if len(train) == 0 and len(set(corpus)) == 1:
         raise DataError(
-            f"{data.name}: no training text is left beside the test set (is every text the same?)"
+            f"{data.name}: no training text is left beside the test set: every text is the same"
         )
     if data.limit is not None:
         train = train.take(
             numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit]
         )
     train, validation = split_validation(corpus, train, data.validation, derive(seed, "validation"))
+    _require_texts(len(train), len(corpus), data)
     parts = part(train, data, derive(seed, "partition"))
     starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return Population(
-        train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen
-    )
+        train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen,
+        names=names_of(train, parts, data),
+    )  # fmt: skip
+
+
+def _require_texts(train: int, whole: int, data: Data) -> None:
+    clients = data.clients + data.unseen
+    if clients > train:
+        why = "held out" if data.limit is None else "held out, or beyond data.limit"
+        raise DataError(
+            f"{data.name} has only {whole:,} texts, and {train:,} are left to train on (the others "
+            f"are {why}): too few for {clients:,} clients; bring more texts, or lower data.clients"
+        )
+
+
+def names_of(train: Corpus, parts: partition.Parts, data: Data) -> tuple[str, ...]:
+    """What the data calls each client; who are several of one source are numbered."""
+    column = {"user": train.users, "source": train.sources}.get(data.partition)
+    if column is None:
+        return ()
+    entries = column.take(train.rows).to_pylist()
+    names = [next((entries[i] for i in rows if entries[i] is not None), "") for rows in parts]
+    often, met = Counter(names), Counter[str]()
+    for place, name in enumerate(names):
+        met[name] += 1
+        names[place] = f"{name} ({met[name]})" if often[name] > 1 else name
+    return tuple(names)
 
 
 def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Population:
@@ -217,13 +270,16 @@ def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Pop
         corpus = corpus.take(
             numpy_generator(derive(seed, "limit")).permutation(len(corpus))[: data.limit]
         )
+    _require_texts(len(corpus), len(corpus), data)
+    parts = part(corpus, data, derive(seed, "partition"))
+    names = names_of(corpus, parts, data)
     trains, tests = [], []
-    for client, rows in enumerate(part(corpus, data, derive(seed, "partition"))):
+    for client, rows in enumerate(parts):
         rest, held = hold_out(corpus.take(rows), data.test, derive(seed, "test", client))
         if len(rest) == 0:
             raise DataError(
-                f"client {client} has no text left beside what it holds out; lower data.test or "
-                "data.clients"
+                f"client {names[client] if names else client} has no text left beside what it "
+                "holds out; lower data.test or data.clients"
             )
         trains.append(rest)
         tests.append(held)
@@ -233,16 +289,12 @@ def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Pop
     train = replace(corpus, rows=np.concatenate([text.rows for text in trains]))
     test = replace(corpus, rows=np.concatenate([text.rows for text in tests]))
     nothing = corpus.take(np.arange(0))
-    return Population(train, starts, nothing, test, classes, seed, data.unseen, test_starts)
+    return Population(train, starts, nothing, test, classes, seed, data.unseen, test_starts, names)
 
 
 def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
     """Positions of each client's texts."""
     clients = data.clients + data.unseen
-    if clients > len(train):
-        raise DataError(
-            f"{clients} clients but only {len(train)} training texts; lower data.clients"
-        )
     if data.partition == "user":
         return partition.by_user(_entries(train, "users", data), clients, seed)
     if data.partition == "source":

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from lexfed.core.errors import DataError
+from lexfed.core.files import naming
 from lexfed.core.importing import is_own, own, takes, written
 from lexfed.corpus import catalogue
 from lexfed.corpus.loading import Columns, from_table
@@ -140,5 +141,13 @@ class Saved:
         columns |= {name: column.take(corpus.rows) for name, column in corpus.attributes.items()}
         table = pa.table(columns)
         self.path.touch(mode=0o600)
-        with pa.OSFile(str(self.path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
+        try:
+            with (
+                naming(self.path),
+                pa.OSFile(str(self.path), "wb") as file,
+                pa.ipc.new_file(file, table.schema) as writer,
+            ):
+                writer.write_table(table)
+        except OSError:  # a full disk: half of the texts are nobody's
+            self.path.unlink()
+            raise

@@ -7,7 +7,6 @@ which like to print the row they failed on, are not passed on.
 
 import csv
 import gzip
-import io
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -42,6 +41,14 @@ def read_file(path: Path) -> pa.Table:
         raise DataError(
             f"{path} can't be read as {kind.removeprefix('.')}: {_reason(error)}"
         ) from error
+
+
+def columns_of(path: Path) -> list[str]:
+    """What its columns are called; none, if it is no table that can be read."""
+    try:
+        return list(map(str, read_file(path).column_names)) if path.exists() else []
+    except DataError:
+        return []
 
 
 def kind_of(path: Path) -> str | None:
@@ -94,9 +101,11 @@ def _text(path: Path) -> str:
 def _read_csv(path: Path) -> pa.Table:
     text = _text(path)
     options = pyarrow.csv.ParseOptions(delimiter=separator(text), newlines_in_values=True)
-    reading = pyarrow.csv.ReadOptions(block_size=max(1 << 20, _longest(text)))
+    # no threads: one that is still at work when a command ends takes the whole process down
+    size = max(1 << 20, _longest(text))
+    reading = pyarrow.csv.ReadOptions(block_size=size, use_threads=False)
     return pyarrow.csv.read_csv(
-        io.BytesIO(text.encode()), read_options=reading, parse_options=options
+        pa.BufferReader(text.encode()), read_options=reading, parse_options=options
     )
 
 
@@ -125,7 +134,9 @@ def _read_json(path: Path) -> pa.Table:
 
 
 def _read_jsonl(path: Path) -> pa.Table:
-    return pyarrow.json.read_json(io.BytesIO(_text(path).encode()))
+    return pyarrow.json.read_json(
+        pa.BufferReader(_text(path).encode()), pyarrow.json.ReadOptions(use_threads=False)
+    )
 
 
 def _read_lines(path: Path) -> pa.Table:

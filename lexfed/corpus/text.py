@@ -26,6 +26,7 @@ class Corpus:
     label_names: tuple[str, ...] | None = None
     # of the user, by name: truth for an audit, never sent
     attributes: Mapping[str, Column] = field(default_factory=dict)
+    blanks: int = 0  # rows of the table that hold no text, and are left out
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -18,7 +18,7 @@ from lexfed.core import formats
 from lexfed.core.errors import ConfigError
 from lexfed.core.importing import is_own, look_in
 from lexfed.corpus.catalogue import CATALOGUE
-from lexfed.corpus.population import Data
+from lexfed.corpus.population import Data, check_partition
 from lexfed.experiment import known_methods, reads, toml
 from lexfed.experiment.audit_options import Audit
 from lexfed.federation.method import Entry, Nothing
@@ -224,6 +224,8 @@ def _read(table: dict[str, Any]) -> Config:
     own_table = table.get(entry.name, {})
     for key, value in entry.defaults(own_table if isinstance(own_table, dict) else {}).items():
         toml.set_if_absent(table, key, value)
+    if isinstance(table.get("data"), dict):
+        check_partition(table["data"])
     if not is_own(table.get("method", "")):
         return toml.read(Config, table, "", hidden=("own",))
     if entry.name in Config.__dataclass_fields__:

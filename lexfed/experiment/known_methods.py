@@ -1,6 +1,7 @@
 """Methods by name: those of the papers, and any of the user's own (`package.module:METHOD`)."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from lexfed.core.errors import ConfigError, nearest
 from lexfed.core.importing import is_own, own, written
@@ -8,7 +9,7 @@ from lexfed.federation.method import Entry
 
 # Each is imported when it is asked for: compiled code and libraries take memory that other methods
 # can do without.
-METHODS: Mapping[str, str] = {
+METHODS: Mapping[str, str] = MappingProxyType({
     "fedevocab": "lexfed.methods.fedevocab:METHOD",
     "fedavg": "lexfed.methods.fedavg:METHOD",
     "fedavg_finetune": "lexfed.methods.fedavg:FINETUNE",
@@ -19,7 +20,7 @@ METHODS: Mapping[str, str] = {
     "centralised": "lexfed.methods.centralised:METHOD",
     "federated_word2vec": "lexfed.methods.federated_word2vec:METHOD",
     "tokenizer_for_free": "lexfed.methods.tokenizer_for_free:METHOD",
-}
+})  # fmt: skip
 
 
 def method(name: str) -> Entry:
@@ -30,4 +31,9 @@ def method(name: str) -> Entry:
     found = own(METHODS.get(name, name), "method")
     if not isinstance(found, Entry):
         raise ConfigError(f"method = '{name}' is not a lexfed.Entry")
+    if name in METHODS and not METHODS[name].startswith(f"{found.build.__module__}:"):
+        raise ConfigError(
+            f"method '{name}' was replaced in this process, and no worker and no resumed run would "
+            'know: give yours a name of its own, method = "package.module:METHOD"'
+        )
     return found

@@ -6,19 +6,27 @@ are. What it found stands in the file, as a comment beside the key that follows 
 
 import json
 import os
-from collections.abc import Mapping
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lexfed.core.errors import DataError
+from lexfed.core.importing import is_own
+from lexfed.core.seeds import derive, root
+from lexfed.corpus import population
 from lexfed.corpus.catalogue import CATALOGUE, FOLDER, load
+from lexfed.corpus.loading import Columns
+from lexfed.corpus.population import Data
 from lexfed.corpus.table_files import read_file
 from lexfed.corpus.text import Corpus
-from lexfed.vocabulary.word import public_text
+from lexfed.vocabulary.word import count_words, public_text
 
 Question = Literal["private", "agreed", "learned", "audit"]
 EMBEDDED: Mapping[Question, str] = {
@@ -36,7 +44,10 @@ USERS = (
     "writer",
     "name",
 )
-SOURCES = ("source", "site", "organisation", "organization", "hospital", "community", "subreddit")
+SOURCES = (
+    "source", "site", "organisation", "organization", "hospital", "clinic", "branch", "department",
+    "community", "subreddit",
+)  # fmt: skip
 TEXTS = ("text", "sentence", "content", "body", "review", "comment", "tweet", "message")
 FEW = 5  # texts of a user: with fewer, a user is too little to be a client that learns
 VECTORS = "glove_6b_100d_top100k.npz"  # if it lies in the data folder
@@ -55,23 +66,48 @@ class Seen:
     classes: int = 0
     users: int = 0
     sources: int = 0
+    columns: tuple[str, ...] = ()  # of a file, all there are
 
 
-def look(name: str) -> Seen:
+@dataclass(frozen=True)
+class Told:
+    """What the user says the columns are called; the others are guessed."""
+
+    text: str | None = None
+    label: str | None = None
+    user: str | None = None
+    source: str | None = None
+
+
+def look(name: str, told: Told | None = None) -> Seen:
     """At a data set of the catalogue, a file or a folder."""
+    told = told or Told()
     if name in CATALOGUE:
         return _known(name, load(name))
     table = read_file(Path(os.path.expanduser(name)))
-    text = _pick(table, TEXTS) or _longest(table)
+    for column in filter(None, (told.text, told.label, told.user, told.source)):
+        if column not in table.column_names:
+            raise DataError(f"{name} has no column '{column}'; its columns: {_listed(table)}")
+    text = told.text or _pick(table, TEXTS) or _longest(table)
     if text is None:
         raise DataError(f"{name} has no column of texts; its columns: {_listed(table)}")
-    label = _pick(table, LABELS, besides=(text,))
-    user = _pick(table, USERS, besides=(text, label))
-    source = _pick(table, SOURCES, besides=(text, label, user))
+    label = told.label or _pick(table, LABELS, (text, told.user, told.source))
+    user = told.user or _pick(table, USERS, (text, label, told.source))
+    source = told.source or _pick(table, SOURCES, (text, label, user))
+    classes, users, sources = (_distinct(table, column) for column in (label, user, source))
+    names = tuple(map(str, table.column_names))
     return Seen(
-        name, text, label, user, source, len(table),
-        *(_distinct(table, column) for column in (label, user, source)),
+        name, text, label, user, source, len(table), classes, users, sources, columns=names
     )  # fmt: skip
+
+
+def columns(name: str, told: Told | None = None) -> Columns:
+    """What the columns of a data set are called, as `init` would guess."""
+    if name in CATALOGUE or is_own(name):
+        return Columns()
+    seen, usual = look(name, told), Columns()
+    return Columns(seen.text, seen.label or usual.label, seen.user or usual.user,
+                   seen.source or usual.source)  # fmt: skip
 
 
 def _known(name: str, corpus: Corpus) -> Seen:
@@ -87,9 +123,7 @@ def _known(name: str, corpus: Corpus) -> Seen:
     )  # fmt: skip
 
 
-def _pick(
-    table: pa.Table, names: tuple[str, ...], besides: tuple[str | None, ...] = ()
-) -> str | None:
+def _pick(table: pa.Table, names: Sequence[str], besides: Sequence[str | None] = ()) -> str | None:
     """The column that is called so; upper case does not matter."""
     for name in names:
         for column in table.column_names:
@@ -122,7 +156,8 @@ def _listed(table: pa.Table) -> str:
 PRIVATE = """\
 # Private: every client keeps its words and its word table. The rest of the model travels.
 # Run it:   lexfed run THIS.toml
-# Compare:  lexfed run THIS.toml --set method=fedavg
+# Compare:  lexfed run THIS.toml --set method=fedavg --set defences.rotation=none \\
+#               --set defences.whiten=false
 name = "private"
 rounds = 20
 method = "fedevocab"
@@ -147,7 +182,7 @@ max_length = 128        # words of a text that are read
 [defences]
 rotation = "shared"     # a secret turn of the vectors: the public table alone reads no upload
 whiten = true           # so that the turn costs nothing
-minimum_words = 300     # who has less text sends nothing: small uploads give the turn away
+{minimum}
 
 [evaluation]
 every = 5               # rounds between two points of the curve
@@ -254,12 +289,17 @@ def write(question: Question, seen: Seen) -> str:
     """The configuration, as a file has it."""
     if question in ("private", "audit") and seen.classes < 2:
         raise DataError(
-            f"{seen.name} has no labels to learn (a column called {', '.join(LABELS[:4])} ...); "
-            "for texts alone: lexfed init agreed, or lexfed init learned"
+            f"{seen.name} has no labels to learn: no column is called {', '.join(LABELS[:4])} ...; "
+            f"name it with --label{_of(seen.columns)}; for texts alone: lexfed init agreed, or "
+            "lexfed init learned"
         )
     return {"private": _private, "agreed": _agreed, "learned": _learned, "audit": _audit}[question](
         seen
     )
+
+
+def _of(columns: tuple[str, ...]) -> str:
+    return f" (its columns: {', '.join(columns[:12])})" if columns else ""
 
 
 def _private(seen: Seen) -> str:
@@ -267,7 +307,42 @@ def _private(seen: Seen) -> str:
     vectors, dimension = _vectors()
     cohort = max(1, min(10, clients // 2))
     data = _data(seen, kind, clients, why, labelled=True)
-    return PRIVATE.format(data=data, vectors=vectors, dimension=dimension, cohort=cohort)
+    return PRIVATE.format(
+        data=data, vectors=vectors, dimension=dimension, cohort=cohort,
+        minimum=_minimum(_words_of_a_client(data)),
+    )  # fmt: skip
+
+
+ENOUGH = 300  # distinct words of a client: with fewer, its upload helps to find the turn
+
+
+def _minimum(words: int) -> str:
+    """Where no client has enough words, nobody would send anything and nothing would be learned."""
+    if words >= ENOUGH:
+        return (
+            f"minimum_words = {ENOUGH}     # who has less text sends nothing: small uploads give "
+            "the turn away"
+        )
+    return (
+        f"minimum_words = 0       # {NOTE}your clients have about {words} different words each. "
+        f"Uploads of\n# fewer than {ENOUGH} words give the turn away, and with minimum_words = "
+        f"{ENOUGH} nobody would send any."
+    )
+
+
+NOTE = "note: "  # of a comment that the command repeats
+
+
+def notes(text: str) -> list[str]:
+    """What a user should read before the first run: comments that begin so."""
+    return re.findall(rf"# ({NOTE}.+(?:\n# .+)*)", text)
+
+
+def _words_of_a_client(data: str) -> int:
+    """How many different words the median client has, of the first few."""
+    people = population.build(Data(**tomllib.loads(data)), derive(root(0), "data"))
+    some = range(min(len(people), 10))
+    return int(median(len(count_words(people.client(number).train)) for number in some))
 
 
 def _agreed(seen: Seen) -> str:
@@ -314,7 +389,10 @@ def _parted(seen: Seen, least: int, most: int) -> tuple[str, int, str]:
     if seen.users >= least and seen.texts >= FEW * seen.users:
         return "user", min(seen.users, most), f"a client is a user; there are {seen.users:,}"
     clients = max(2, min(20, seen.texts // 50))
-    return "dirichlet", clients, "no column says whose a text is, so they are parted by chance"
+    why = "no column says whose a text is"
+    if seen.users:
+        why = f"{seen.users:,} users are too few, or have too few texts each, to be clients"
+    return "dirichlet", clients, f"{why}, so they are parted by chance"
 
 
 def _vectors() -> tuple[str, int]:

@@ -9,6 +9,7 @@ modules.json  where modules of one's own were found, so that a resumed run finds
 
 import fcntl
 import json
+import shutil
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,8 @@ import tomli_w
 
 from lexfed.core import formats, importing
 from lexfed.core.errors import ConfigError
-from lexfed.core.files import write_atomically
+from lexfed.core.figures import SUMMARY
+from lexfed.core.files import naming, write_atomically
 from lexfed.experiment.config import Config, fingerprint, load, own_names, to_toml
 from lexfed.runtime.workers import WORKERS_LOCK
 
@@ -75,7 +77,8 @@ class RunDir:
         return fingerprint(tomllib.loads(self.config_file.read_text(encoding="utf-8")))
 
     def append(self, record: Record) -> None:
-        with (self.path / "rounds.jsonl").open("a") as file:
+        path = self.path / "rounds.jsonl"
+        with naming(path), path.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
     def records(self) -> list[Record]:
@@ -108,11 +111,47 @@ class RunDir:
 
     def summary(self) -> dict[str, Any]:
         formats.check_folder(self.path, formats.RUN)
-        if not self.finished:
-            raise ConfigError(f"{self.path} holds no finished run (no summary.json)")
+        if state := self.unfinished():
+            raise ConfigError(
+                f"{self.path} is {state}; go on with: lexfed run {self.path} --resume"
+            )
         summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         summary.setdefault("method_name", summary["method"])  # the first ones had no such key
         return summary
+
+    def unfinished(self) -> str:
+        """How far a run has come that has not ended; empty: it has."""
+        if self.finished:
+            return ""
+        if not self.config_file.is_file():
+            raise ConfigError(f"{self.path} is not a run directory (no config.toml)")
+        records, config = self.records(), self.config()
+        # some count passes over the text in place of rounds, and say so in a table of their own
+        rounds = getattr(config.options, "epochs", 0) if config.entry.has("counts epochs") else 0
+        done = records[-1]["round"] if records else 0
+        return f"unfinished: round {done} of {rounds or config.rounds}"
+
+    def so_far(self) -> dict[str, Any]:
+        """The summary; of a run that has not ended, what its records say."""
+        state = self.unfinished()
+        if not state:
+            return self.summary()
+        records, config = self.records(), self.config()
+        scores: Mapping[str, Any] = next((r["metrics"] for r in records[::-1] if r["metrics"]), {})
+        return {
+            **dict.fromkeys(SUMMARY),
+            **scores,
+            "name": config.name,
+            "method": config.method,
+            "method_name": config.entry.name,
+            "seed": config.seed if config.secrets == "seed" else None,
+            "rounds": records[-1]["round"] if records else 0,
+            "clients": 1 if config.entry.has("pooled") else config.data.clients,
+            "bytes_up": sum(record["bytes_up"] for record in records),
+            "bytes_down": sum(record["bytes_down"] for record in records),
+            "seconds": sum(r["seconds"] + r["evaluation_seconds"] for r in records),
+            "stopped": state,
+        }
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -137,22 +176,44 @@ def default_path(config: Config) -> Path:
     return Path("runs") / f"{config.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def refuse_existing(path: Path) -> None:
-    if path.exists():
+def refuse_existing(path: Path, option: str = "--out") -> None:
+    """What would be written over or mixed up. An empty folder is as good as none."""
+    if not path.name:
+        raise ConfigError(f"{option} {path} has no name of its own: name a folder")
+    if RunDir(path).config_file.exists():
         raise ConfigError(
-            f"{path} exists already; choose another --out, or continue it with: lexfed run {path} "
-            "--resume"
+            f"{path} exists already; choose another {option}, or continue it with: lexfed run "
+            f"{path} --resume"
         )
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{path} exists already and is a file; choose another {option}")
+    if path.exists() and any(path.iterdir()):
+        raise ConfigError(f"{path} exists already and is not empty; choose another {option}")
 
 
 def create(path: Path, config: Config) -> RunDir:
     refuse_existing(path)
-    run = RunDir(path)
+    run, new = RunDir(path), not path.exists()
     try:
-        run.path.mkdir(parents=True)
+        run.path.mkdir(parents=True, exist_ok=True)
+        run.checkpoint.mkdir()  # of two that start at once, one makes it
+    except FileExistsError as error:
+        raise ConfigError(f"{path} exists already; choose another --out") from error
     except OSError as error:
         raise ConfigError(f"{path} can't be made: {error.strerror}") from error
-    formats.mark(path, "run directory", formats.RUN)
-    run.write_config(config)
-    importing.remember(path, own_names(config))
+    try:
+        formats.mark(path, "run directory", formats.RUN)
+        run.write_config(config)
+        importing.remember(path, own_names(config))
+    except OSError:  # a full disk: half a run could neither go on nor be started again
+        take_away(path, whole=new)
+        raise
     return run
+
+
+def take_away(folder: Path, whole: bool) -> None:
+    """What was written there; and the folder, if it was not the user's own."""
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if whole:
+        folder.rmdir()

@@ -128,7 +128,12 @@ def epsilons(rows: Sequence[Row]) -> Iterator[str]:
         yield f"epsilon measured at least {low:.2f} (95 %), {printed}{verdict} ({where})"
 
 
-def write(folder: Path, rows: Sequence[Row]) -> Path:
+def headline(about: Mapping[str, str]) -> list[str]:
+    """What the audit is of."""
+    return [f"{key}: {value}" for key, value in about.items()]
+
+
+def write(folder: Path, rows: Sequence[Row], about: Mapping[str, str]) -> Path:
     tables = "".join(
         f"<h2>{html.escape(title)}</h2>{table(heads, cells)}"
         for title, heads, cells in sections(rows)
@@ -139,6 +144,7 @@ def write(folder: Path, rows: Sequence[Row]) -> Path:
 <title>lexfed: audit</title><style>{STYLE}
 body {{ max-width: 90rem }} td, th {{ white-space: nowrap; text-align: left }}
 </style></head><body><h1>What uploads give away</h1>
+<p class="sub">{"<br>".join(map(html.escape, headline(about)))}</p>
 <h2>Threat model</h2><ul>{remarks}</ul>
 {tables}</body></html>
 """

@@ -1,12 +1,14 @@
 """Runs side by side: one table, one page."""
 
 import html
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lexfed.core.figures import LABELS, curve_of, human, shown
 from lexfed.core.files import write_atomically
+from lexfed.experiment.toml import NONE, flat
 from lexfed.records.rundir import RunDir
 from lexfed.report.page import STYLE, svg
 
@@ -23,6 +25,28 @@ def rows(runs: Sequence[RunDir], columns: Sequence[str] = COLUMNS) -> list[list[
     return [
         [run.path.name, *(human(key, run.summary().get(key)) for key in columns)] for run in runs
     ]
+
+
+# beside the [data] table: what decides which texts a run was trained and scored on
+_SCORED_ON = ("seed", "evaluation.split", "evaluation.limit")
+
+
+def unlike(runs: Sequence[RunDir]) -> str:
+    """What makes their figures no match: they are of other texts. Empty: nothing."""
+    tables = [_settings(run) for run in runs]
+    keys = dict.fromkeys(key for table in tables for key in table)
+    said = []
+    for key in keys:
+        values = list(dict.fromkeys(str(table.get(key, NONE)) for table in tables))
+        if len(values) > 1:
+            said.append(f"{key} ({', '.join(values)})")
+    return f"these runs are not of the same texts: they differ in {', '.join(said)}" if said else ""
+
+
+def _settings(run: RunDir) -> dict[str, Any]:
+    """From the file itself: a method of one's own need not be there to be compared."""
+    table = flat(tomllib.loads(run.config_file.read_text(encoding="utf-8")))
+    return {k: v for k, v in table.items() if k in _SCORED_ON or k.startswith("data.")}
 
 
 def write(runs: Sequence[RunDir], path: Path) -> Path:
@@ -47,6 +71,7 @@ body {{ max-width: 90rem }} td {{ white-space: nowrap }}
 th {{ text-align: left; padding-right: 1.2rem; vertical-align: bottom; font-size: .85rem }}
 </style></head><body><h1>{len(runs)} runs side by side</h1>
 <p class="sub">{explained}</p>
+<p><b>{html.escape(unlike(runs))}</b></p>
 <table><tr>{heads}</tr>{body}</table><div class="plots">{"".join(_plots(runs))}</div></body></html>
 """
     write_atomically(path, page.encode())

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lexfed.core.figures import LABELS, curve_of, human, shown
+from lexfed.core.figures import LABELS, client_name, curve_of, human, shown
 from lexfed.core.files import write_atomically
 from lexfed.records.rundir import Record, RunDir
 
@@ -65,7 +65,7 @@ pre { background: #f9fafb; padding: 1rem; overflow-x: auto; font-size: .85rem }
 
 
 def write(run: RunDir, path: Path | None = None) -> Path:
-    target, summary = path or run.report, run.summary()
+    target, summary = path or run.report, run.so_far()
     write_atomically(
         target, page(summary, run.records(), (run.path / "config.toml").read_text()).encode()
     )
@@ -82,15 +82,21 @@ def page(summary: Mapping[str, Any], records: Sequence[Record], config: str) -> 
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>{title}</title><style>{STYLE}</style></head><body>
 <h1>{title}</h1>
-<p class="sub">{summary["clients"]} clients, {summary["rounds"]} rounds, seed {summary["seed"]}</p>
+<p class="sub">{_headline(summary)}</p>
 <div class="cards">{"".join(_cards(summary))}</div>
 <div class="plots">{"".join(_plots(records))}</div>
 <h2>All figures</h2><table>{table}</table>
 {_explained(summary)}
-{_held_back(summary.get("held_back"))}
+{_held_back(summary)}
 <h2>Configuration</h2><pre>{html.escape(config)}</pre>
 </body></html>
 """
+
+
+def _headline(summary: Mapping[str, Any]) -> str:
+    clients, rounds, state = (summary[key] for key in ("clients", "rounds", "stopped"))
+    ended = f"; {state}" if str(state).startswith("unfinished") else ""
+    return html.escape(f"{clients} clients, {rounds} rounds, seed {summary['seed']}{ended}")
 
 
 def _explained(summary: Mapping[str, Any]) -> str:
@@ -112,16 +118,19 @@ def _explained(summary: Mapping[str, Any]) -> str:
             "right, its boundaries told. KL divergence: of the users' words from the text that the "
             "tokenizer was learned from.</p>"
         )
-    return _organisations(summary.get("organisations") or []) + _neighbours(
-        summary.get("neighbours") or {}
-    )
+    return _organisations(summary) + _neighbours(summary.get("neighbours") or {})
 
 
-def _held_back(counts: Mapping[str, Any] | None) -> str:
+def _held_back(summary: Mapping[str, Any]) -> str:
     """How often each client kept its upload to itself; those who never did are counted together."""
+    counts = summary.get("held_back")
     if not counts:
         return ""
-    held = [(str(client), str(times)) for client, times in enumerate(counts["by_client"]) if times]
+    held = [
+        (client_name(summary, client), str(times))
+        for client, times in enumerate(counts["by_client"])
+        if times
+    ]
     never = len(counts["by_client"]) - len(held)
     return "<h2>Uploads held back</h2>" + table(
         ("client", "times"), [*held, (f"{never} others", "0")]
@@ -146,15 +155,16 @@ def _switch(summary: Mapping[str, Any]) -> str:
     return "<h2>The switch of the tokenizer</h2>" + table(heads, rows)
 
 
-def _organisations(organisations: Sequence[Mapping[str, Any]]) -> str:
+def _organisations(summary: Mapping[str, Any]) -> str:
     """Who did not say how it fares is left out."""
+    organisations: Sequence[Mapping[str, Any]] = summary.get("organisations") or []
     if not organisations or "alone_heldout_loss" not in organisations[0]:
         return ""
     heads = ("organisation", "federated", "alone", "all text in one place", "gain of joining")
     losses = ("heldout_loss", "alone_heldout_loss", "centralised_heldout_loss")
     rows = [
         (
-            str(number),
+            client_name(summary, number),
             *(f"{o[key]:.3f}" for key in losses),
             f"{o['alone_heldout_loss'] - o['heldout_loss']:+.3f}",
         )

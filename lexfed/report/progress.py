@@ -5,14 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lexfed.core.figures import human, size
 from lexfed.records.rundir import Record
@@ -20,40 +13,66 @@ from lexfed.records.rundir import Record
 SHOWN = {"global_accuracy": "accuracy", "heldout_loss": "held-out", "word_perplexity": "perplexity"}
 
 
-def show(
-    records: Iterator[Record], rounds: int, done: int, console: Console, clients: int = 0
-) -> None:
-    """Consume a run's records. `done` rounds were there before; `clients` are scored at the end."""
+@dataclass(frozen=True)
+class Scoring:
+    """A round is over and its scores begin: that may take longer than the round."""
+
+    round: int
+    clients: int  # 0: not client by client
+    last: bool = True
+
+    def __str__(self) -> str:
+        return f"scoring {self.clients:,} clients" if self.clients else "scoring"
+
+
+Events = Iterator[Record | Scoring]
+
+
+def show(events: Events, rounds: int, done: int, console: Console, clients: int = 0) -> None:
+    """Consume what a run tells. `done` rounds were there before; `clients` are scored at the
+    end.
+    """
     if console.is_terminal:
-        _show_bar(records, rounds, done, console)
+        _show_bar(events, rounds, done, console, clients)
     else:
-        _show_lines(records, rounds, console, clients)
+        _show_lines(events, rounds, console, clients)
 
 
-def _show_bar(records: Iterator[Record], rounds: int, done: int, console: Console) -> None:
+def _show_bar(events: Events, rounds: int, done: int, console: Console, clients: int) -> None:
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
         BarColumn(bar_width=24),
         TextColumn("{task.fields[figures]}"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=rounds, completed=done, figures="starting")
-        sent, scores = 0, dict[str, Any]()
-        for record in records:
+        task = progress.add_task("", total=rounds, completed=done, figures="starting", left="")
+        pace, sent, scores = Pace(clients=clients), 0, dict[str, Any]()
+        for record in events:
+            if isinstance(record, Scoring):
+                progress.update(task, figures=str(record), left=pace.scoring(record))
+                continue
             sent += record["bytes_up"] + record["bytes_down"]
             scores |= record["metrics"]
+            pace.note(record)
             progress.update(
-                task, completed=record["round"], figures=_figures(record["loss"], scores, sent)
+                task,
+                completed=record["round"],
+                figures=_figures(record["loss"], scores, sent),
+                left=pace.left(rounds - record["round"]).strip(),
             )
 
 
-def _show_lines(records: Iterator[Record], rounds: int, console: Console, clients: int) -> None:
+def _show_lines(events: Events, rounds: int, console: Console, clients: int) -> None:
     pace, sent = Pace(clients=clients), 0
-    for record in records:
+    for record in events:
+        if isinstance(record, Scoring):
+            if record.last:
+                line = f"round {record.round}/{rounds}  {record}  {pace.scoring(record)}"
+                console.print(line.rstrip(), soft_wrap=True, highlight=False)
+            continue
         sent += record["bytes_up"] + record["bytes_down"]
         pace.note(record)
         figures = _figures(record["loss"], record["metrics"], sent)
@@ -84,10 +103,15 @@ class Pace:
     def left(self, rounds: int) -> str:
         if rounds <= 0:
             return ""
-        training = rounds * sum(self.seconds) / len(self.seconds)
+        steady = self.seconds[1:] or self.seconds  # in the first one, workers start
+        training = rounds * sum(steady) / len(steady)
         scoring = self.clients * self.evaluation / self.scored if self.scored else 0.0
         unknown = "" if self.scored or not self.clients else " and the scoring of all clients"
         return f"  {training + scoring:.0f} s{unknown} left"
+
+    def scoring(self, now: Scoring) -> str:
+        each = self.evaluation / self.scored if self.scored else 0.0
+        return f"{now.clients * each:.0f} s left" if now.last and each and now.clients else ""
 
 
 def _figures(loss: float | None, scores: Mapping[str, Any], sent: int) -> str:

@@ -49,6 +49,10 @@ class Revealed:
     union_size: int
     union_single_source_words: int
     union_single_proposals: int  # words of the union that one organisation alone proposed
+    names: Sequence[str] = ()  # of the organisations, where the data has some
+
+    def name(self, organisation: int) -> str:
+        return self.names[organisation] if self.names else str(organisation)
 
     def coverage(self, rule: str) -> float:
         """Of all organisations' text together."""
@@ -135,7 +139,9 @@ def table(revealed: Revealed, rule: str) -> list[list[str]]:
             shown.to_others,
             shown.to_server,
         )
-        rows.append([str(number), *(f if isinstance(f, str) else f"{f:,}" for f in figures)])
+        rows.append(
+            [revealed.name(number), *(f if isinstance(f, str) else f"{f:,}" for f in figures)]
+        )
     sums = (
         sum(getattr(getattr(o, rule), key) for o in revealed.organisations)
         for key in ("to_others", "to_server")
@@ -156,14 +162,15 @@ def remarks(revealed: Revealed, options: Agreement, ledger: Ledger, refused: Ref
     """What a reader should not overlook."""
     lines = _refusals(refused, options)
     for number, organisation in enumerate(revealed.organisations):
+        name = revealed.name(number)
         if organisation.left_out:
             lines.append(
-                f"organisation {number}: {organisation.left_out:,} running words longer than "
+                f"organisation {name}: {organisation.left_out:,} running words longer than "
                 f"{options.longest} characters are left out"
             )
         if organisation.running and organisation.coverage(organisation.agreed) < 0.5:
             lines.append(
-                f"organisation {number}: the list covers less than half of its text; "
+                f"organisation {name}: the list covers less than half of its text; "
                 "text written without spaces must be cut into words first"
             )
     return lines + ([price(ledger, options)] if ledger else [])
@@ -209,9 +216,9 @@ FORESEEN = (
 )
 
 
-def foreseen(previews: Sequence[Preview]) -> list[list[str]]:
+def foreseen(previews: Sequence[Preview], names: Sequence[str]) -> list[list[str]]:
     return [
-        [str(number), *(f"{figure:,}" for figure in vars(one).values())]
+        [names[number] if names else str(number), *(f"{figure:,}" for figure in vars(one).values())]
         for number, one in enumerate(previews)
     ]
 

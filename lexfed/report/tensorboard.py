@@ -1,11 +1,10 @@
 """TensorBoard events beside rounds.jsonl, for who watches many runs."""
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 from lexfed.core.errors import ConfigError
-from lexfed.records.rundir import Record
+from lexfed.report.progress import Events, Scoring
 
 
 def require() -> None:
@@ -13,12 +12,15 @@ def require() -> None:
         raise ConfigError("--tensorboard needs: pip install 'lexfed[tensorboard]'")
 
 
-def with_events(records: Iterator[Record], folder: Path) -> Iterator[Record]:
+def with_events(records: Events, folder: Path) -> Events:
     """Pass the records on, and write every number in them as a scalar."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder)) as writer:
         for record in records:
+            if isinstance(record, Scoring):
+                yield record
+                continue
             figures = {
                 **{k: v for k, v in record.items() if k not in ("round", "metrics")},
                 **record["metrics"],

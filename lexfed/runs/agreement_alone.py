@@ -3,7 +3,7 @@ file or a run.
 """
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lexfed.agreement import word_list
@@ -12,7 +12,7 @@ from lexfed.agreement.preview import Preview, preview
 from lexfed.agreement.proposals import SPELL, listed
 from lexfed.agreement.protocol import VOCABULARY, agreed
 from lexfed.core.errors import CheckpointError, ConfigError, DataError
-from lexfed.core.files import write_atomically
+from lexfed.core.files import require_folder, write_atomically
 from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.corpus import population
@@ -60,17 +60,24 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
     counts = [
         scan.count(people.client(k).train, longest=options.longest) for k in range(len(people))
     ]
-    return Outcome(vocabulary, state, reveal(vocabulary, counts, options, said.proposed, said.told))
+    revealed = reveal(vocabulary, counts, options, said.proposed, said.told)
+    return Outcome(vocabulary, state, replace(revealed, names=people.names))
 
 
-def foresee(config: Config) -> tuple[list[Preview], int]:
-    """What each organisation would reveal, from its own text alone; and how many words the public
-    list has that they are held against.
-    """
+@dataclass(frozen=True)
+class Foreseen:
+    previews: list[Preview]
+    public: int  # words of the public list that they are held against
+    names: tuple[str, ...]  # of the organisations, where the data has some
+
+
+def foresee(config: Config) -> Foreseen:
+    """What each organisation would reveal, from its own text alone."""
     people = population.build(config.data, derive(root(config.seed), "data"))
     public = vectors.load(config.vocabulary.vectors or PUBLIC).words
     clients = map(people.client, range(len(people)))
-    return [preview(client, config.agreement, public) for client in clients], len(public)
+    previews = [preview(client, config.agreement, public) for client in clients]
+    return Foreseen(previews, len(public), people.names)
 
 
 @dataclass
@@ -110,13 +117,14 @@ def _of_run(run: RunDir) -> Vocabulary:
         return word_list.from_bytes(kept, str(run.checkpoint))
     plain = run.artifacts / "vocabulary.txt"  # of a run whose words were not agreed on but given
     if not plain.is_file():
-        raise DataError(f"{run.path} holds no vocabulary that all know")
+        raise DataError(f"{run.path} holds no common vocabulary")
     tokens = tuple(plain.read_text(encoding="utf-8").split("\n")[:-1])
     return Vocabulary(tokens, (0,) * len(tokens))
 
 
-def refuse_existing(path: Path | None) -> None:
-    if path is not None and path.exists():
+def check_target(path: Path) -> None:
+    require_folder(path)
+    if path.exists():
         raise ConfigError(
             f"{path} exists already, and others may count on its ids; choose another --out"
         )

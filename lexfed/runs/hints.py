@@ -8,18 +8,35 @@ from lexfed.corpus import checking
 from lexfed.corpus.text import Corpus
 from lexfed.experiment.assembly import Assembly
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.word import WordTokenizer
+from lexfed.vocabulary.word import WordTokenizer, count_words
 
 LOOKED_AT = 2_000  # texts that are read for a hint: a run must not wait for it
+CLIENTS_LOOKED_AT = 50
 
 
 def before(assembly: Assembly) -> Iterator[str]:
     people = assembly.population
     whole = len(people.train.texts)
+    yield from checking.of_blanks(people.train)
     yield from checking.of_clients(people, assembly.config.data, whole)
+    yield from _of_silent(assembly)
     some = list(_first(people.seen_text))
     yield from checking.of_scripts(some)
     yield from _of_words(assembly, some)
+
+
+def _of_silent(assembly: Assembly) -> Iterator[str]:
+    """Who will send nothing, because it has too few words."""
+    least, people = assembly.config.defences.minimum_words, assembly.population
+    if not least:
+        return
+    some = range(min(len(people), CLIENTS_LOOKED_AT))
+    few = sum(len(count_words(people.client(client).train)) < least for client in some)
+    if few:
+        yield (
+            f"{few} of {len(some)} clients have fewer than {least} different words and send "
+            "nothing (defences.minimum_words)"
+        )
 
 
 def _first(corpus: Corpus) -> Iterator[str]:
@@ -43,6 +60,14 @@ def _of_words(assembly: Assembly, texts: Sequence[str]) -> Iterator[str]:
 
 
 def after(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    held = summary.get("held_back") or {"held": 0, "uploads": 0}
+    if held["held"] > 0.5 * held["uploads"]:
+        yield (
+            f"{held['held']} of {held['uploads']} uploads were held back, so little or nothing was "
+            "learned: lower defences.minimum_words or raise self_audit.limit, or bring clients "
+            "with more text"
+        )
+        return
     accuracy, majority = summary.get("global_accuracy"), summary.get("test_majority_accuracy")
     if accuracy is not None and majority is not None and accuracy <= majority:
         yield (

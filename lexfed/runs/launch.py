@@ -20,11 +20,11 @@ from lexfed.federation import ServerState
 from lexfed.privacy.promise import inherited
 from lexfed.records import checkpoint, rundir
 from lexfed.records.checkpoint import Checkpoint
-from lexfed.records.rundir import Record, RunDir
+from lexfed.records.rundir import RunDir
 from lexfed.report import page, progress
 from lexfed.report import tensorboard as events
 from lexfed.runs import hints
-from lexfed.runs.session import Run, execute
+from lexfed.runs.session import Run, execute, scored_clients
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 
@@ -54,6 +54,7 @@ def start(
 def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner) -> RunDir:
     out = out or rundir.default_path(parsed)
     _refuse_existing(out, manner)
+    ours = [path for path in (out, manner.record_wire) if path is not None and not path.exists()]
     if manner.tensorboard:
         events.require()
     _refuse_script(parsed, manner)
@@ -72,7 +73,7 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
         except Exception:  # the method's: who mends it starts again, with the same --out
             if _is_empty_handed(run):
                 for folder in filter(None, (out, manner.record_wire)):
-                    shutil.rmtree(folder)
+                    rundir.take_away(folder, whole=folder in ours)
             raise
 
 
@@ -103,7 +104,7 @@ def _begin_wire(folder: Path, parsed: Config) -> None:
 def _refuse_existing(out: Path, manner: Manner) -> None:
     rundir.refuse_existing(out)
     if manner.record_wire is not None:
-        rundir.refuse_existing(manner.record_wire)
+        rundir.refuse_existing(manner.record_wire, "--record-wire")
         if manner.record_wire.resolve() == out.resolve():
             raise ConfigError("--record-wire and --out must be different directories")
 
@@ -167,18 +168,27 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
                 f"{source} has {kept.state.round} rounds already: ask for more than that"
             )
         unfinished = rundir.create(out.with_name(f".{out.name}.fork"), assembly.config)
-        for record in origin.records():
-            if record["step"] <= kept.state.step:
-                unfinished.append(record)
-        Store(folder / "clients").copy_before(kept.state.step, Store(unfinished.clients))
-        fingerprint = unfinished.fingerprint()
-        state = replace(
-            _with_whole_ledger(kept, origin.config()).state,
-            forks=(*kept.state.forks, fingerprint),  # its noise is its own
-        )
-        ours = Checkpoint(state, kept.closes_round, kept.tally, fingerprint)
-        checkpoint.save(unfinished.checkpoint, ours)
-        unfinished.path.rename(out)  # a fork is there as a whole, or not at all
+        try:
+            ours = _copied(origin, kept, Store(folder / "clients"), unfinished)
+            unfinished.path.rename(out)  # a fork is there as a whole, or not at all
+        except BaseException:
+            shutil.rmtree(unfinished.path)
+            raise
+    return ours
+
+
+def _copied(origin: RunDir, kept: Checkpoint, clients: Store, target: RunDir) -> Checkpoint:
+    for record in origin.records():
+        if record["step"] <= kept.state.step:
+            target.append(record)
+    clients.copy_before(kept.state.step, Store(target.clients))
+    fingerprint = target.fingerprint()
+    state = replace(
+        _with_whole_ledger(kept, origin.config()).state,
+        forks=(*kept.state.forks, fingerprint),  # its noise is its own
+    )
+    ours = Checkpoint(state, kept.closes_round, kept.tally, fingerprint)
+    checkpoint.save(target.checkpoint, ours)
     return ours
 
 
@@ -216,8 +226,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
     for hint in hints.before(run.assembly) if not manner.quiet and not done else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
-        labelled = settings.entry.kind.labels  # others are not scored client by client
-        scored = min(len(people), settings.evaluation.last or len(people)) if labelled else 0
+        scored = scored_clients(run.assembly)
         progress.show(_records(run, manner), method.rounds, done, console, scored)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
@@ -246,7 +255,7 @@ def _ending(directory: RunDir) -> Iterator[str]:
         yield f"note: {hint}"
 
 
-def _records(run: Run, manner: Manner) -> Iterator[Record]:
+def _records(run: Run, manner: Manner) -> progress.Events:
     records = execute(run)
     return (
         events.with_events(records, run.directory.path / "tensorboard")

@@ -24,7 +24,8 @@ from lexfed.federation.server_optimizer import released
 from lexfed.privacy.accounting import to_json
 from lexfed.records import checkpoint
 from lexfed.records.checkpoint import Checkpoint
-from lexfed.records.rundir import Record, RunDir
+from lexfed.records.rundir import RunDir
+from lexfed.report.progress import Events, Scoring
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.recording import Recorder, recorded, recorded_sums
@@ -59,9 +60,9 @@ class Run:
         return study
 
 
-def execute(run: Run) -> Iterator[Record]:
-    """Run to the end, yielding each round's record as it is written. The caller holds the
-    directory's lock.
+def execute(run: Run) -> Events:
+    """Run to the end, yielding each round's record as it is written, and before it that its scores
+    are being made. The caller holds the directory's lock.
     """
     give_back()
     # small models lose with more; and bits must not depend on how many cores there are
@@ -73,7 +74,7 @@ def execute(run: Run) -> Iterator[Record]:
         federation = checked(clients, run.assembly.method)
         server = Server(run, federation, tally, run.directory.fingerprint())
         yield from server.rounds()
-        server.finish()
+        yield from server.finish()
 
 
 def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federation:
@@ -109,14 +110,14 @@ class Server:
     stopped: str = "finished"
     exploded: int = 0  # rounds in a row
 
-    def rounds(self) -> Iterator[Record]:
+    def rounds(self) -> Events:
         start = self.run.start or Checkpoint(ServerState())
         self.state = start.state
         records = self.run.directory.truncate(self.state.step)
         if start.closes_round:
             # killed between checkpoint and record
             if not records or records[-1]["step"] < self.state.step:
-                yield self._record()
+                yield from self._record()
             self.tally.reset()
         config = self.run.assembly.config
         # from the operating system it is another each time: a repeated round has another cohort
@@ -129,7 +130,7 @@ class Server:
             if good is None:
                 break
             if self._keep(good):
-                yield self._record()
+                yield from self._record()
                 self.tally.reset()
             started = time.perf_counter()
 
@@ -182,40 +183,59 @@ class Server:
             Store(directory.clients).copy_before(after.step, Store(folder / "clients"))
         return due
 
-    def _record(self) -> Record:
+    def _record(self) -> Events:
         """The line of this round: what was counted, and scores if they are due."""
-        started, state = time.perf_counter(), self.state
+        state = self.state
         method, kept = self.run.assembly.method, self.run.assembly.config.keep
         last = state.round == method.rounds or state.round in kept or self.run.study.due(state)
+        yield from self._scoring(last)
+        started = time.perf_counter()
         scores = self._scores(last)
         self.tally.evaluation_seconds = time.perf_counter() - started
         counted = {"round": state.round, "step": state.step, **self.tally.record()}
         record = {**counted, "ledger": to_json(state.ledger), "metrics": scores}
         self.run.directory.append(record)
-        return record
+        yield record
+
+    def _is_scored(self, last: bool) -> bool:
+        every = self.run.assembly.config.evaluation.every
+        due = last or (every > 0 and self.state.round % every == 0)
+        return self.run.assembly.scored and due
+
+    def _scoring(self, last: bool) -> Iterator[Scoring]:
+        """Said before it is done: all clients' scores may take longer than their training."""
+        if self._is_scored(last):
+            yield Scoring(self.state.round, scored_clients(self.run.assembly, last), last)
 
     def _scores(self, last: bool) -> Figures:
-        if not self.run.assembly.scored:
-            return {}
-        every = self.run.assembly.config.evaluation.every
-        if last or (every and self.state.round % every == 0):
+        if self._is_scored(last):
             return dict(self.run.study.score(self.federation, self._released(), last))
         return {}
 
     def _released(self) -> ServerState:
         return replace(self.state, params=released(self.state.params, self.state.opt_state))
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[Scoring]:
         directory = self.run.directory
         directory.artifacts.mkdir(exist_ok=True)
         self.run.study.artifacts(self._released(), directory.artifacts)
         # who stops early has not been scored as at the end
         ended = self.state.round < self.run.assembly.method.rounds and self.stopped == "finished"
         early = (ended or self.stopped.startswith("budget")) and self.state.params
+        if early:
+            yield from self._scoring(last=True)
         last = self._scores(last=True) if early else None
         directory.write_summary(
             summary.of(self.run.assembly, directory, self.state, self.stopped, last)
         )
+
+
+def scored_clients(assembly: Assembly, last: bool = True) -> int:
+    """How many are scored, at the last round or on the way; 0: not client by client."""
+    options, everyone = assembly.config.evaluation, len(assembly.population)
+    if not assembly.config.entry.kind.labels:
+        return 0
+    return min((options.last or everyone) if last else options.clients, everyone)
 
 
 def _until_it_ends(

@@ -50,6 +50,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
         "seed": assembly.config.seed if assembly.config.secrets == "seed" else None,
         "rounds": state.round,
         "clients": len(assembly.population),
+        "client_names": list(assembly.population.names[: len(assembly.population)]) or None,
         "seconds": sum(record["seconds"] + record["evaluation_seconds"] for record in records),
         "bytes_up": up,
         "bytes_down": sum(record["bytes_down"] for record in records),
@@ -73,6 +74,7 @@ def _held_back(assembly: Assembly, directory: RunDir, state: ServerState) -> Fig
 
 # beside the scores: made of what users sent, or tell how many of them took part, without noise
 EXACT = (
+    "client_names",
     "held_back",
     "before_switch",
     "after_switch",

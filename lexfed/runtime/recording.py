@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lexfed.core import formats
-from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
+from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, naming, write_atomically
 from lexfed.federation import Federation, Requests, Sum, tapped
 from lexfed.wire import ClientId, Direction, Message, Verb, encode, pack, size
 
@@ -67,28 +67,37 @@ class Recorder:
     ) -> Path:
         clock = request.meta
         step, ask = int(clock["step"]), int(clock["ask"])
-        target = self.folder / f"{step:06d}-{ask:02d}-{verb.name}-{client:08d}-{direction}"
-        folder = self.folder / f".{target.name}.{os.getpid()}"
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
-        for part in (folder, folder / "blobs"):
-            part.mkdir(OWNERS_FOLDER)
-        if arrays is None:
-            write_atomically(folder / ARRAYS, encode(Message(message.arrays)), OWNER_ONLY)
-        else:
-            os.link(arrays, folder / ARRAYS)
-        for name, blob in message.blobs.items():
-            write_atomically(folder / "blobs" / name.replace("/", "_"), blob, OWNER_ONLY)
         about = {
             **{key: clock[key] for key in ("round", "step", "ask")},
             **{"client": client, "direction": direction, "verb": verb.name},
             **{"meta": dict(message.meta), "blobs": sorted(message.blobs), "bytes": size(message)},
             **({"cohort": cohort} if cohort else {}),
         }
-        write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode(), OWNER_ONLY)
-        # a resumed round sends again what its first attempt sent
-        shutil.rmtree(target, ignore_errors=True)
-        folder.rename(target)
+        target = self.folder / f"{step:06d}-{ask:02d}-{verb.name}-{client:08d}-{direction}"
+        folder = self.folder / f".{target.name}.{os.getpid()}"
+        shutil.rmtree(folder, ignore_errors=True)  # of a killed process with the same number
+        try:
+            with naming(target):
+                _fill(folder, message, about, arrays)
+            # a resumed round sends again what its first attempt sent
+            shutil.rmtree(target, ignore_errors=True)
+            folder.rename(target)
+        except BaseException:  # a full disk
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return target
+
+
+def _fill(folder: Path, message: Message, about: Mapping[str, object], arrays: Path | None) -> None:
+    for part in (folder, folder / "blobs"):
+        part.mkdir(OWNERS_FOLDER)
+    if arrays is None:
+        write_atomically(folder / ARRAYS, encode(Message(message.arrays)), OWNER_ONLY)
+    else:
+        os.link(arrays, folder / ARRAYS)
+    for name, blob in message.blobs.items():
+        write_atomically(folder / "blobs" / name.replace("/", "_"), blob, OWNER_ONLY)
+    write_atomically(folder / "meta.json", json.dumps(about, indent=2).encode(), OWNER_ONLY)
 
 
 def recorded(federation: Federation, recorder: Recorder) -> Federation:

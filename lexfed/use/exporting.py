@@ -14,7 +14,7 @@ from lexfed.learning.classifying import CLASSIFIER
 from lexfed.learning.evaluation import Evaluator
 from lexfed.records.rundir import RunDir
 from lexfed.use import classifier_files, language_files, model_card
-from lexfed.use.opening import Opened, directory_of, one_thread, opened, state_of
+from lexfed.use.opening import Opened, Who, directory_of, one_thread, opened, state_of
 from lexfed.use.predicting import evaluator_of, model_of, whose
 from lexfed.word2vec.study import write_artifacts
 from lexfed.word2vec.vector_parts import WORD_VECTORS
@@ -48,7 +48,7 @@ class Content:
     private: bool = False  # it is a client's own: for its owner alone
 
 
-def export(path: Path, to: Path, client: int | None = None) -> Content:
+def export(path: Path, to: Path, client: Who | None = None) -> Content:
     directory = directory_of(path)
     if to.exists():
         raise ConfigError(f"{to} exists already; choose another --to")
@@ -89,8 +89,9 @@ def _set_modes(folder: Path, private: bool) -> None:
 # --- by kind --------------------------------------------------------------------------------------
 
 
-def _classifier(directory: RunDir, folder: Path, client: int | None) -> Content:
+def _classifier(directory: RunDir, folder: Path, who: Who | None) -> Content:
     run = opened(directory.path)
+    client = run.number(who)
     evaluator = evaluator_of(run.assembly.method)
     with one_thread():
         if client is None and not run.state.params:
@@ -137,24 +138,24 @@ def _body(run: Opened, folder: Path) -> Content:
     return Content(what, WEIGHTS_ALONE)
 
 
-def _language_model(directory: RunDir, folder: Path, client: int | None) -> Content:
+def _language_model(directory: RunDir, folder: Path, client: Who | None) -> Content:
     _one_for_all(directory, client)
     use = language_files.write(folder, directory.config(), state_of(directory))
     return Content("A language model, and the tokenizer it was trained with.", use)
 
 
-def _word_vectors(directory: RunDir, folder: Path, client: int | None) -> Content:
+def _word_vectors(directory: RunDir, folder: Path, client: Who | None) -> Content:
     _one_for_all(directory, client)
     write_artifacts(state_of(directory), folder)
     return Content("Word vectors, for the words that the organisations agreed on.", VECTORS)
 
 
-def _one_for_all(directory: RunDir, client: int | None) -> None:
+def _one_for_all(directory: RunDir, client: Who | None) -> None:
     if client is not None:
         raise ConfigError(f"{directory.path} has one model for all: leave out --client")
 
 
-WRITERS: Mapping[str, Callable[[RunDir, Path, int | None], Content]] = {
+WRITERS: Mapping[str, Callable[[RunDir, Path, Who | None], Content]] = {
     CLASSIFIER.name: _classifier,
     LANGUAGE_MODEL.name: _language_model,
     WORD_VECTORS.name: _word_vectors,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.core.errors import CheckpointError, ConfigError, nearest
 from lexfed.core.seeds import fresh
 from lexfed.corpus.population import Client, Population
 from lexfed.experiment.assembly import Assembly, assemble
@@ -19,6 +19,7 @@ from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
 from lexfed.runtime.store import SECRET, Store
 
+Who = int | str  # a client's number, or its name
 ASK = 1  # the number of the ask in which a run scores its clients: what is used is what was scored
 
 
@@ -66,6 +67,18 @@ class Opened:
                 raise CheckpointError(f"{self.directory.clients} does not hold the clients' secret")
             people = replace(people, secret=store.secret())
         return people.client(number), store.load(number, (self.state.step, ASK))
+
+    def number(self, who: "Who | None") -> int | None:
+        """The client that is meant: by its number, or by the name that the data has for it."""
+        if who is None:
+            return None
+        names, word = self.people.names, str(who)
+        if word.isdecimal() and int(word) < self.clients:
+            return int(word)
+        if word in names:
+            return names.index(word)
+        close = f"; {nearest(word, names)}" if names else ""
+        raise ConfigError(f"there is no client {who}: they are numbered {self.numbers()}{close}")
 
     def newcomer(self) -> tuple[Client, ClientState]:
         """Somebody who never took part, and has no texts."""

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError, DataError
-from lexfed.core.files import write_atomically
+from lexfed.core.files import require_folder, write_atomically
 from lexfed.corpus.loading import text_column
 from lexfed.corpus.population import Client
 from lexfed.corpus.table_files import read_file
 from lexfed.federation import ClientState, Method, ServerState, request
 from lexfed.learning.evaluation import Evaluator, InUse, logits_of
 from lexfed.records.rundir import RunDir
-from lexfed.use.opening import ASK, Opened, directory_of, one_thread, opened
+from lexfed.use.opening import ASK, Opened, Who, directory_of, one_thread, opened
 from lexfed.vocabulary.reading import PrivateReader
 
 ENDINGS = (".csv", ".jsonl")
@@ -52,7 +52,7 @@ class Predictions:
 
 
 def predict(
-    path: Path, texts: Sequence[str | None], client: int | None = None, at_home: bool = False
+    path: Path, texts: Sequence[str | None], client: Who | None = None, at_home: bool = False
 ) -> Predictions:
     """What the run's model says of these texts; a client's own, if one is named. `at_home`: for
     texts of that client's own, whose label shares count (`train.logit_adjustment`).
@@ -62,20 +62,23 @@ def predict(
 
 
 def predicted(
-    run: Opened, texts: Sequence[str | None], client: int | None, at_home: bool
+    run: Opened, texts: Sequence[str | None], who: Who | None, at_home: bool
 ) -> Predictions:
     if not texts:
         raise DataError("there is no text to predict the label of")
+    client = run.number(who)
     evaluator = evaluator_of(run.assembly.method)
     with one_thread():
         model = model_of(run, evaluator, client)
         logits = logits_with(evaluator, model, texts)
         if at_home and client is not None:
             logits += evaluator.task.adjustment(run.client(client)[0])
-    return Predictions(run.people.labels, logits, whose(run, evaluator, client, model))
+    names = run.people.names
+    called = f" ({names[client]})" if names and client is not None else ""
+    return Predictions(run.people.labels, logits, whose(run, evaluator, client, model, called))
 
 
-def check(directory: RunDir, client: int | None, at_home: bool) -> None:
+def check(directory: RunDir, client: Who | None, at_home: bool) -> None:
     """Refuse what can't be meant, before anything is loaded."""
     kind = directory.config().entry.kind
     if not kind.labels:
@@ -95,8 +98,10 @@ def model_of(run: Opened, evaluator: Evaluator, client: int | None) -> InUse:
     return in_use(evaluator, run.state, asked, kept)
 
 
-def whose(run: Opened, evaluator: Evaluator, client: int | None, model: InUse) -> str:
-    """Whose model it is, in one line."""
+def whose(
+    run: Opened, evaluator: Evaluator, client: int | None, model: InUse, called: str = ""
+) -> str:
+    """Whose model it is, in one line; `called`, the client's name, is not for a card."""
     if client is not None:
         absent = ", which never took part" if client >= len(run.people) else ""
         if absent and not run.state.params:
@@ -104,7 +109,7 @@ def whose(run: Opened, evaluator: Evaluator, client: int | None, model: InUse) -
         own = ", with the common model" if model.everybodys else ", with its own model"
         shares = evaluator.task.options.logit_adjustment
         hint = " (for texts of its own: --at-home, its label shares count)" if shares else ""
-        return f"client {client}{absent}{own}{hint}"
+        return f"client {client}{called}{absent}{own}{hint}"
     if not evaluator.split.private(model.params):
         fitted = ", before a client fits it to its own texts" if evaluator.adapt else ""
         return f"the common model{fitted}"
@@ -165,8 +170,7 @@ def check_target(out: Path) -> None:
         raise ConfigError(f"--out ends in {' or '.join(ENDINGS)}, not in '{out.suffix}'")
     if out.exists():
         raise ConfigError(f"{out} exists already; choose another --out")
-    if not out.parent.is_dir():
-        raise ConfigError(f"there is no folder {out.parent} for --out")
+    require_folder(out)
 
 
 def write(out: Path, predictions: Predictions) -> None:

@@ -698,7 +698,7 @@ def test_errors_of_use_are_one_line(three: Path, lexfed: Lexfed, tmp_path: Path)
         (("agree", three, "--set", "agreement.holders=9"), "set agreement.holders = 3"),
         (("agree", three, "--extend", "bad.json"), "bad.json can't be read"),
         (("inspect", "missing.json"), "there is no file missing.json"),
-        (("inspect", "empty"), "empty holds no vocabulary that all know"),
+        (("inspect", "empty"), "empty holds no common vocabulary"),
     ):
         result = lexfed("vocab", *arguments)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1)

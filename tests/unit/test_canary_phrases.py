@@ -82,7 +82,7 @@ def test_exposure_is_that_of_the_rank() -> None:
 def test_phrases_are_exposed_where_words_are_and_hidden_where_they_are_not(lexfed: Lexfed) -> None:
     """The pairs: FedAvg's rows and FedeVocab's span put the phrase first among 10,000; a
     rotation hides it from the server,
-    and not from a client that talks."""
+    and not from a client that works with the server."""
     rows = audited(lexfed, QUICK, *words(*SMALL, "audit.canaries=2"), "--attack", "canaries")
     most = log2(10_000)
     assert one(rows, method="fedavg")["exposure"] == pytest.approx(most)

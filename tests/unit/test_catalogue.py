@@ -97,7 +97,7 @@ def test_the_hub_is_read_with_its_own_names(repository: Path) -> None:
 
 
 def test_what_the_hub_can_not_give_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="could not be had from the hub") as error:
+    with pytest.raises(DataError, match="can't be fetched from the hub") as error:
         from_hub("sst2", HubSource(str(tmp_path / "nowhere")))
     assert "\n" not in str(error.value)
 

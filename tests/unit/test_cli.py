@@ -117,14 +117,14 @@ BAD = {
     ),
     "one text forty times": (
         ["--set", "data.name=same.csv"],
-        "no training text is left beside the test set",
+        "no training text is left beside the test set: every text is the same",
     ),
     "missing label": (["--set", "data.name=hole.csv"], "row 2 has no label"),
     "label outside the range": (["--set", "data.classes=1"], "has label 1, outside 0..0"),
     "unknown key": (["--set", "data.alhpa=1"], "unknown key 'data.alhpa'; did you mean 'alpha'?"),
     "wrong type": (["--set", "rounds=many"], "rounds must be a whole number, not 'many'"),
     "alpha 0": (["--set", "data.alpha=0"], "data.alpha must be above 0"),
-    "more clients than examples": (["--set", "data.clients=1000"], "1000 clients but only"),
+    "more clients than examples": (["--set", "data.clients=1000"], "too few for 1,000 clients"),
     "cohort too large": (["--set", "cohort.size=50"], "cohort.size is 50, but there are 6 clients"),
     "not a parquet file": (["--set", "data.name=fake.parquet"], "can't be read as parquet"),
     "broken jsonl": (["--set", "data.name=broken.jsonl"], "can't be read as jsonl"),
@@ -165,6 +165,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     write(tmp_path / "broken.jsonl", '{"text": "a", "label"\n')
     write(tmp_path / "broken.toml", "rounds = = 3")
     (tmp_path / "taken").mkdir()
+    write(tmp_path / "taken" / "mine.txt", "mine")
     arguments, message = BAD[case]
     if arguments[0].startswith("--"):
         arguments = [

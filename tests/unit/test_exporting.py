@@ -346,7 +346,7 @@ def test_an_existing_folder_is_refused_and_nothing_is_half_written(
 def test_a_run_that_has_not_ended_is_not_exported(trained: Trained, tmp_path: Path) -> None:
     shutil.copytree(trained("fedavg").path, tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()
-    with pytest.raises(LexfedError, match="no finished run"):
+    with pytest.raises(LexfedError, match="is unfinished: round"):
         Run(tmp_path / "run").export(tmp_path / "out")
     with pytest.raises(LexfedError, match="not a run directory"):
         Run(tmp_path).export(tmp_path / "out")

@@ -76,7 +76,7 @@ def test_an_old_wire_can_be_audited(old: Path, lexfed: Lexfed) -> None:
 def test_an_old_language_model_has_a_tokenizer_and_no_word_list(old: Path, lexfed: Lexfed) -> None:
     result = lexfed("vocab", "inspect", "learned")
     assert result.returncode == 2
-    assert "holds no vocabulary" in result.stderr
+    assert "holds no common vocabulary" in result.stderr
 
 
 def test_an_old_configuration_runs_again(old: Path, lexfed: Lexfed) -> None:

@@ -93,7 +93,7 @@ def test_a_text_a_line(tmp_path: Path) -> None:
         (
             "short.csv",
             b"text,label\nwombat is fine,1\nwombat,with,commas,0\n",
-            "a row has 4 columns, not 2",
+            "row 3 has 4 columns, not 2",
         ),
         ("broken.jsonl", b'{"text": "wombat"}\n{"text": wombat}\n', "can't be read as jsonl"),
         ("broken.json", b'{"text": "wombat"', "can't be read as json"),

@@ -217,7 +217,7 @@ def adaptive(config: Config, client: Client, public: Public) -> Iterator[Attacke
     generator = torch_generator(derive(root(config.seed), "known words", client.id))
     for share in (0.5, 1.0):
         yield attackers.knows_words(share, public.vectors, turn, generator)
-    # where each has its own, a client that talks gives away its own alone
+    # where each has its own, a client that works with the server gives away its own alone
     if config.defences.rotation == "shared":
         yield attackers.colluder(turn)
 
