@@ -23,8 +23,9 @@ WHOLE = (torch.int32, torch.int64)
 CLOCK = ("step", "ask", "round")
 ECHO = ("step", "ask")
 # how long an update may be, and from where on the server does not take it; with a grid, updates
-# are whole numbers of its steps
-BOUND = ("clip", "limit", "grid")
+# are whole numbers of its steps; of a forked run its name, as clients' noise is not another fork's
+FORK = "fork"
+BOUND = ("clip", "limit", "grid", FORK)
 
 # What a number of a reply is at most, unless its verb says otherwise: the sum of thirty thousand
 # such integers is exact, that of as many floats is a number.
