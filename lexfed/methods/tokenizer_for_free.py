@@ -64,7 +64,7 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
             f"the last switch is after round {options.switch[-1]}, but there are {task.rounds} "
             "rounds"
         )
-    update = language_update(task)
+    update = parts.layer(language_update(task), task, KEEPS_NOTHING)
     return Method(
         client={
             TRAIN: updater(task.options, ALL_SHARED, KEEPS_NOTHING, update, parts.mechanism),
