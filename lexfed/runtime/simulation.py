@@ -96,7 +96,7 @@ class Site:
             if reply is None:
                 return answer
             self._gate(verb, reply, before, after)
-            wrong = flaw(verb, message, reply)
+            wrong = flaw(verb, message, echoing(message, reply))
             # training may explode: the server counts that, and ends
             if wrong is not None and not left_the_numbers(wrong):
                 raise WireError(f"the handler of '{verb.name}' made a reply of no use: {wrong}")
