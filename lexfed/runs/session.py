@@ -19,7 +19,7 @@ from lexfed.core.memory import give_back, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import Federation, ServerState, Steps, Study, ruled
-from lexfed.federation.paying import Books, without_figures
+from lexfed.federation.loop import Books, without_figures
 from lexfed.federation.robust import rule_of
 from lexfed.federation.server_optimizer import released
 from lexfed.privacy.accounting import to_json
