@@ -246,7 +246,8 @@ def agree(
     With an `old` list its words keep their ids and the new ones come behind. Who joins late is
     known to hold what came then.
     """
-    asking = Asking(federation, state, options, fresh_nonce(seed, old), derive(seed, "noise"))
+    noise = derive(seed, "noise", *state.forks)
+    asking = Asking(federation, state, options, fresh_nonce(seed, old), noise)
     choice = (_released if options.rule == "dp" else _chosen)(asking)
     if not choice.counts and old is None:
         raise DataError(_nothing(options))

@@ -11,7 +11,7 @@ from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
 from lexfed.corpus.population import Population
 from lexfed.experiment import building
-from lexfed.experiment.config import Config
+from lexfed.experiment.config import Config, own_names
 from lexfed.experiment.reads import of_kind
 from lexfed.federation import Entry, Layer, Method
 from lexfed.layers.malice import malice
@@ -50,17 +50,11 @@ class Assembly:
         """
         return self.promise is None or self.config.secrets == "seed"
 
-    @property
-    def liars(self) -> Sequence[Layer]:
-        return liars(self.config, self.population)
-
-    @property
-    def chance(self) -> Sequence[Layer]:
-        return chance(self.config, self.population)
-
 
 def liars(config: Config, people: Population) -> Sequence[Layer]:
-    """What a simulation puts around its clients: some lie."""
+    """What a simulation puts around its clients: some lie. It hangs from the clients' secret, as
+    they have it: with `secrets = "system"` no seed tells who it is.
+    """
     return [malice(config.malice, people)] if config.malice.clients else []
 
 
@@ -82,17 +76,23 @@ def assemble(config: Config) -> Assembly:
     names = building.parameters(config, method, parts)
     if method.study is None:
         method = replace(method, study=parts.study)
-    return Assembly(config, parts.people, method, parts, _promised(parts.promise, method), names)
+    return Assembly(config, parts.people, method, parts, promised(config, parts, method), names)
 
 
-def _promised(promise: Promise | None, method: Method) -> Promise | None:
+def promised(config: Config, parts: Any, method: Method) -> Promise | None:
     """Without a promise, if the method asks users for something that nobody pays for. (Figures are
-    the experimenter's, and a deployment has none.)
+    the experimenter's, and a deployment has none.) Beside one stands what lexfed can't check.
     """
+    promise: Promise | None = parts.promise
     if promise is None:
         return None
     unpaid = [verb.name for verb in method.client if verb.kind != "figures" and not verb.charged]
-    return promise.tainted(
+    notes = [
+        f"'{name}', which lexfed can't check, "
+        + ("asks users for nothing else" if name == config.method else "tells nothing of users")
+        for name in own_names(config)
+    ]
+    return replace(promise, notes=(*promise.notes, *notes)).tainted(
         *(f"the method asks users for '{name}', which no noise covers" for name in unpaid)
     )
 

@@ -291,6 +291,15 @@ def fingerprint(table: Mapping[str, Any]) -> str:
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 
+def fork_name(table: Mapping[str, Any]) -> str:
+    """Of a fork with this configuration: forks that differ in anything but their names have noise
+    of their own. In their rounds, too: noise for an epsilon follows from them. It travels, so
+    nothing in it hangs from the seed.
+    """
+    same = {key: value for key, value in table.items() if key not in ("format", "name", "seed")}
+    return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
+
+
 def same_messages(config: Config) -> str:
     """A fingerprint of all that decides which messages are sent: not of how they are scored or
     attacked afterwards.

@@ -22,20 +22,29 @@ import torch
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.population import Client
-from lexfed.federation import Answer, ClientState, Federation, Handler, ServerState, clock
-from lexfed.privacy.accounting import Ledger, Pure, Release, charge
+from lexfed.federation import (
+    Answer,
+    ClientState,
+    Federation,
+    Handler,
+    ServerState,
+    clock,
+    fork_of,
+    of_fork,
+)
+from lexfed.privacy.accounting import Pure, Release
 from lexfed.privacy.mechanism import dense
 from lexfed.vocabulary import learned, trie
 from lexfed.vocabulary import sketch as count_sketch
 from lexfed.vocabulary.learned import Learned, TokenizerOptions
 from lexfed.vocabulary.sketch import Accumulated, Reports, Sketch
 from lexfed.wire import Array, Blob, Form, Message, Verb
-from lexfed.wire.verbs import CLOCK, LARGEST, WHOLE
+from lexfed.wire.verbs import CLOCK, FORK, LARGEST, WHOLE
 
 # noisy rows of a sketch of a user's words; or votes for the prefixes of words
 SKETCH = Verb(
     "sketch",
-    down=Form(meta=(*CLOCK, "words", "last_row", "bytes"), blobs=("words",)),
+    down=Form(meta=(*CLOCK, FORK, "words", "last_row", "bytes"), blobs=("words",)),
     up=Form(
         {
             "rows": Array(WHOLE, ("words",), low=0, most="last_row"),
@@ -49,7 +58,7 @@ SKETCH = Verb(
 # the same reports, added up by the client: where sums are secure, the server gets no report
 SKETCH_SUM = Verb(
     "sketch-sum",
-    down=Form(meta=(*CLOCK, "words", "hashes", "width"), blobs=("words",)),
+    down=Form(meta=(*CLOCK, FORK, "words", "hashes", "width"), blobs=("words",)),
     up=Form(
         {
             "signs": Array((torch.int64,), ("hashes", "width"), low=-LARGEST, most="words"),
@@ -104,7 +113,7 @@ def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Ha
         # other candidates get other flips: two reports with the same ones would undo them
         about = blake2b(message.blobs["words"], digest_size=16).hexdigest()
         clock = int(message.meta["step"]), int(message.meta["ask"])
-        seed = derive(client.secret, "sketch", *clock, about)
+        seed = derive(client.secret, "sketch", *clock, about, *of_fork(message))
         known = _known(message.blobs["words"])
         chosen = count_sketch.choose_words(
             words_of(client, texts), known, options.words, derive(seed, "choose")
@@ -144,20 +153,26 @@ def words_of(client: Client, texts: TokenizerOptions) -> list[str]:
     return [word for text in learned.texts_of(client.train, texts) for word in text]
 
 
+def cost(options: HeavyHitters, users: int, group: str) -> Release:
+    """What finding the words of so many users costs each of them."""
+    if options.by == "cms":
+        pure = Pure(options.sketch.epsilon * options.words)
+        return Release("user", pure, group=group, what=SKETCHED, against="everybody")
+    law = _law(options, users)
+    return Release("user", Pure(law.epsilon), 1, law.delta, group, VOTED)
+
+
 def found_words(
     federation: Federation,
     state: ServerState,
     options: HeavyHitters,
     texts: TokenizerOptions,
-    group: str,
     seed: Seed,
-) -> tuple[Learned, ServerState]:
-    """The tokenizer of the words that were found, and the state with what finding them cost."""
+) -> Learned:
+    """The tokenizer of the words that were found."""
     find = partial(_by_sketch, dictionary(texts)) if options.by == "cms" else _by_votes
-    counts, ledger = find(federation, state, options, group, seed)
-    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters"), replace(
-        state, ledger=ledger
-    )
+    counts = find(federation, state, options, seed)
+    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters")
 
 
 def dictionary(texts: TokenizerOptions) -> list[str]:
@@ -174,18 +189,14 @@ def _by_sketch(
     federation: Federation,
     state: ServerState,
     options: HeavyHitters,
-    group: str,
     seed: Seed,
-) -> tuple[Mapping[str, int], Ledger]:
+) -> Mapping[str, int]:
     sketch = options.sketch
-    cost = Pure(sketch.epsilon * options.words)
-    ledger = charge(
-        state.ledger, Release("user", cost, group=group, what=SKETCHED, against="everybody")
-    )
     words = "\n".join(candidates).encode()
-    now = Message(meta={**clock(state, ask=0).meta, "words": options.words}, blobs={"words": words})
+    told = {**clock(state, ask=0).meta, **fork_of(state), "words": options.words}
     collect = _summed_reports if federation.sums_only else _single_reports
-    return count_sketch.histogram(collect(federation, sketch, now), sketch, candidates), ledger
+    found = collect(federation, sketch, Message(meta=told, blobs={"words": words}))
+    return count_sketch.histogram(found, sketch, candidates)
 
 
 def _single_reports(federation: Federation, sketch: Sketch, now: Message) -> Accumulated:
@@ -206,12 +217,14 @@ def _summed_reports(federation: Federation, sketch: Sketch, now: Message) -> Acc
     return Accumulated(dense(total["signs"]).numpy(), dense(total["reports"]).numpy())
 
 
+def _law(options: HeavyHitters, users: int) -> trie.Parameters:
+    return trie.parameters(options.epsilon, options.delta, users, options.length)
+
+
 def _by_votes(
-    federation: Federation, state: ServerState, options: HeavyHitters, group: str, seed: Seed
-) -> tuple[Mapping[str, int], Ledger]:
-    law = trie.parameters(options.epsilon, options.delta, len(federation.clients), options.length)
-    found = Release("user", Pure(law.epsilon), 1, law.delta, group, VOTED)
-    ledger = charge(state.ledger, found)
+    federation: Federation, state: ServerState, options: HeavyHitters, seed: Seed
+) -> Mapping[str, int]:
+    law = _law(options, len(federation.clients))
     prefixes: Mapping[str, int] = {"": 0}
     # all of weight 1: the theorem covers which words are found, not how many voted for them
     words: dict[str, int] = {}
@@ -234,4 +247,4 @@ def _by_votes(
         }
         if not prefixes:
             break
-    return words, ledger
+    return words

@@ -17,7 +17,7 @@ from lexfed.language.language_task import LanguageTask
 from lexfed.language.tokenizer_source import NAMES
 from lexfed.learning.classifying import Noisy, made_of, privacy
 from lexfed.learning.evaluation import Evaluation
-from lexfed.learning.parts import loop
+from lexfed.learning.parts import UpdateLayer, as_it_is, loop
 from lexfed.models import language_model
 from lexfed.models.language_model import LanguageModelOptions
 from lexfed.privacy.mechanism import Account, Mechanism
@@ -53,6 +53,7 @@ class LanguageParts:
     people: Population
     promise: Promise | None = None
     study: Study | None = None  # the method brings it
+    layer: UpdateLayer = as_it_is  # around what a client does to its model (probes of an audit)
 
     @property
     def names(self) -> frozenset[str]:

@@ -7,6 +7,7 @@ unit, added or removed.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -100,6 +101,26 @@ def charge(ledger: Ledger, release: Release) -> Ledger:
     if last is not None and replace(last, count=release.count) == release:
         return (*ledger[:-1], replace(last, count=last.count + release.count))
     return (*ledger, release)
+
+
+def lacks(ledger: Ledger, earlier: Ledger) -> bool:
+    """Whether it holds less than an earlier one: a charge is never taken back. (In which words it
+    was written down is another lexfed's.)
+    """
+    counts, before = _counts(ledger), _counts(earlier)
+    return any(counts[release] < count for release, count in before.items())
+
+
+def times(ledger: Ledger) -> int:
+    """How many releases about users it was charged with."""
+    return sum(release.count for release in ledger if release.unit == "user")
+
+
+def _counts(ledger: Ledger) -> Counter[Release]:
+    counts: Counter[Release] = Counter()
+    for release in ledger:
+        counts[replace(release, count=1, what="", deployed=None)] += release.count
+    return counts
 
 
 LARGE = 50.0  # an epsilon above it promises nothing, and PLD may take for ever to find it

@@ -19,6 +19,7 @@ from lexfed.core.memory import give_back, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import Federation, ServerState, Steps, Study, ruled
+from lexfed.federation.loop import Books, without_figures
 from lexfed.federation.robust import rule_of
 from lexfed.federation.server_optimizer import released
 from lexfed.privacy.accounting import to_json
@@ -122,9 +123,13 @@ class Server:
         config = self.run.assembly.config
         # from the operating system it is another each time: a repeated round has another cohort
         secret = fresh() if config.secrets == "system" else derive(root(config.seed), "server")
-        server = self.run.assembly.method.server(self.federation, secret, self.state)
+        books, federation = self._books(), without_figures(self.federation)
+        asked = books.watched(federation) if books is not None else federation
+        server = self.run.assembly.method.server(asked, secret, self.state)
         started = time.perf_counter()
         for after in _until_it_ends(server, self.state):
+            if books is not None and isinstance(after, ServerState):
+                books.settle(after)
             self.tally.seconds += time.perf_counter() - started
             good = self._good(after)
             if good is None:
@@ -133,6 +138,16 @@ class Server:
                 yield from self._record()
                 self.tally.reset()
             started = time.perf_counter()
+        if books is not None:
+            books.check()
+
+    def _books(self) -> Books | None:
+        """Where something is promised: what the method asks for, it pays."""
+        promise = self.run.assembly.promise
+        if promise is None:
+            return None
+        mechanism = promise.mechanism
+        return Books(mechanism.options.placement == "local", mechanism.ahead, self.state)
 
     def _good(self, after: "ServerState | DivergedError | BudgetSpent") -> ServerState | None:
         """The state, if training goes on from it; None: it ends here."""

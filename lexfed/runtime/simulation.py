@@ -8,7 +8,8 @@ from functools import cached_property
 
 from lexfed.core.errors import WireError
 from lexfed.corpus.population import Client, Population
-from lexfed.experiment.assembly import Assembly
+from lexfed.experiment.assembly import Assembly, chance, liars
+from lexfed.experiment.config import Config
 from lexfed.federation import (
     Answer,
     Ask,
@@ -95,7 +96,7 @@ class Site:
             if reply is None:
                 return answer
             self._gate(verb, reply, before, after)
-            wrong = flaw(verb, message, reply)
+            wrong = flaw(verb, message, echoing(message, reply))
             # training may explode: the server counts that, and ends
             if wrong is not None and not left_the_numbers(wrong):
                 raise WireError(f"the handler of '{verb.name}' made a reply of no use: {wrong}")
@@ -123,19 +124,19 @@ def site_of(assembly: Assembly, store: Store, recorder: Recorder | None = None) 
     people, config = assembly.population, assembly.config
     if config.secrets == "system":  # clients keep theirs: nobody can derive it
         people = replace(people, secret=store.secret())
-    layers = (*assembly.liars, *assembly.chance)
+    layers = (*liars(config, people), *chance(config, people))
     site = Site(assembly.method, people, store, layers, recorder, assembly.parameters)
-    return _secured(site, assembly, people) if config.secure.sums else site
+    return _secured(site, config) if config.secure.sums else site
 
 
-def _secured(site: Site, assembly: Assembly, people: Population) -> Site:
+def _secured(site: Site, config: Config) -> Site:
     """Clients that add up securely. What a liar sends, it masks like everybody."""
-    client = dict(site.method.client)
-    for layer in assembly.liars:
+    client, people = dict(site.method.client), site.population
+    for layer in liars(config, people):
         client = {verb: layer(verb, handler) for verb, handler in client.items()}
-    member = simulated(assembly.config.secure, people, site.store.root)
+    member = simulated(config.secure, people, site.store.root)
     method = replace(site.method, client=securing(client, member))
-    return replace(site, method=method, layers=assembly.chance)
+    return replace(site, method=method, layers=chance(config, people))
 
 
 def sequential(site: Site) -> Ask:

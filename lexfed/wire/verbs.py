@@ -18,13 +18,14 @@ FLOATS = (torch.float32, torch.float64)
 WHOLE = (torch.int32, torch.int64)
 
 # Every request carries the server's clock: the step of its state, and the number of the ask within
-# that step. A reply says the first two again: an answer to another request is not taken for one to
-# this.
+# that step. Every reply says the first two again: an answer to another request, or to none, is not
+# taken for one to this.
 CLOCK = ("step", "ask", "round")
 ECHO = ("step", "ask")
 # how long an update may be, and from where on the server does not take it; with a grid, updates
-# are whole numbers of its steps
-BOUND = ("clip", "limit", "grid")
+# are whole numbers of its steps; of a forked run its name, as clients' noise is not another fork's
+FORK = "fork"
+BOUND = ("clip", "limit", "grid", FORK)
 
 # What a number of a reply is at most, unless its verb says otherwise: the sum of thirty thousand
 # such integers is exact, that of as many floats is a number.
@@ -156,7 +157,7 @@ def strays(form: Form, message: Message) -> Iterator[tuple[str, str]]:
 
 def echoing(request: Message, reply: Message) -> Message:
     """The reply, saying which request it answers."""
-    clock = {name: request.meta[name] for name in ECHO}
+    clock = {name: request.meta[name] for name in ECHO if name in request.meta}
     return Message(reply.arrays, {**reply.meta, **clock}, reply.blobs)
 
 

@@ -39,6 +39,7 @@ from lexfed.wire import (
     Message,
     Verb,
     decode,
+    echoing,
     encode,
     flaw,
     pack,
@@ -54,6 +55,11 @@ from tests.hostile import classifier
 CLOCKED = {"step": 3, "ask": 1, "round": 2}
 MODEL = {"model/w": torch.zeros(2, 3), "model/b": torch.zeros(())}
 PLAIN = Message(MODEL, {**CLOCKED, "most_texts": 100})
+
+
+def judged(verb: Verb, request: Message, reply: Message) -> str | None:
+    """What is wrong with a reply that says which request it answers."""
+    return flaw(verb, request, echoing(request, reply))
 
 
 def trained(**more: Tensor) -> dict[str, Tensor]:
@@ -98,19 +104,19 @@ def steps(first: int, kind: torch.dtype = torch.int64, **more: Tensor) -> Messag
 def test_with_a_grid_updates_are_whole_steps_no_longer_than_the_clip(
     reply: Message, reason: str | None
 ) -> None:
-    assert flaw(TRAIN, GRIDDED, reply) == reason
+    assert judged(TRAIN, GRIDDED, reply) == reason
 
 
 def test_without_a_limit_steps_of_a_grid_are_bounded_all_the_same() -> None:
     """Local noise may be of any length, but sums must stay exact."""
     local = Message(MODEL, {**CLOCKED, "clip": 0.5, "grid": GRID})
-    assert flaw(TRAIN, local, steps(int(LARGEST))) is None
-    assert flaw(TRAIN, local, steps(int(LARGEST) + 1)) == "'delta/' is out of its range"
+    assert judged(TRAIN, local, steps(int(LARGEST))) is None
+    assert judged(TRAIN, local, steps(int(LARGEST) + 1)) == "'delta/' is out of its range"
 
 
 def test_without_a_grid_whole_numbers_are_refused() -> None:
     for request in (PLAIN, Message(MODEL, {**CLOCKED, "clip": 0.5, "limit": 0.50005})):
-        assert flaw(TRAIN, request, Message({**steps(0).arrays, **unclipped(request)})) == (
+        assert judged(TRAIN, request, Message({**steps(0).arrays, **unclipped(request)})) == (
             "'delta/' has another dtype"
         )
 
@@ -130,7 +136,8 @@ def test_integers_add_up_exactly_in_any_order_and_in_any_blocks() -> None:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client in requests:
             w = torch.tensor(said[client]).reshape(2, 3)
-            yield client, Message({"delta/w": w, "delta/b": torch.tensor(client)})
+            reply = Message({"delta/w": w, "delta/b": torch.tensor(client)})
+            yield client, echoing(request, reply)
 
     cohort = list(said)
     for _ in range(3):
@@ -166,10 +173,10 @@ def whole(value: object) -> list[int]:
 
 @pytest.mark.parametrize("weight", [1.0, 100.0])
 def test_a_weight_is_at_most_what_was_agreed(weight: float) -> None:
-    assert flaw(TRAIN, PLAIN, Message(trained(weight=torch.tensor(weight)))) is None
+    assert judged(TRAIN, PLAIN, Message(trained(weight=torch.tensor(weight)))) is None
     for bad in (weight + 100, 0.5, 0.0, -weight, 1e38):
         reply = Message(trained(weight=torch.tensor(bad)))
-        assert flaw(TRAIN, PLAIN, reply) == "'weight' is out of its range"
+        assert judged(TRAIN, PLAIN, reply) == "'weight' is out of its range"
 
 
 def test_who_has_more_texts_says_the_most_that_count() -> None:
@@ -263,10 +270,17 @@ def test_a_reply_says_which_request_it_answers(tmp_path: Path) -> None:
     for other in ({"step": 2}, {"ask": 0}, {"step": "3"}, {"step": math.nan}):
         late = Message(request.arrays, {**request.meta, **other})
         assert flaw(TRAIN, late, reply) == "stale"
+    for silent in ({}, {"step": 3}, {"ask": 1}):
+        unsaid = Message(reply.arrays, silent)
+        assert flaw(TRAIN, request, unsaid) == "stale", "who leaves it out may answer any request"
+        assert not list(sound(TRAIN, {0: request}, iter([(0, unsaid)]), Counter()))
 
 
 def test_of_each_client_that_was_asked_the_first_reply_counts_in_its_turn() -> None:
-    good, bad = Message(trained()), Message(trained(weight=torch.tensor(-1.0)))
+    good, bad = (
+        echoing(PLAIN, Message(arrays))
+        for arrays in (trained(), trained(weight=torch.tensor(-1.0)))
+    )
     said = [(5, good), (9, good), (5, good), (3, bad), (3, good), (5, bad), (8, good), (4, good)]
     requests = dict.fromkeys((5, 3, 4, 8), PLAIN)
     refused: Counter[str] = Counter()
@@ -287,10 +301,10 @@ def test_of_each_client_that_was_asked_the_first_reply_counts_in_its_turn() -> N
 
 
 def test_who_holds_back_is_silent_where_nothing_is_promised_and_nowhere_else() -> None:
-    assert flaw(TRAIN, PLAIN, Message()) is None
-    assert flaw(TRAIN, PLAIN, Message(meta={"step": 3, "ask": 1})) is None
-    assert flaw(TRAIN, PLAIN, Message({"loss": torch.tensor(1.0)})) == "something is missing"
-    assert flaw(TRAIN, GRIDDED, Message()) == "something is missing"
+    assert judged(TRAIN, PLAIN, Message()) is None
+    assert judged(TRAIN, PLAIN, Message(meta={"step": 3, "ask": 1})) is None
+    assert judged(TRAIN, PLAIN, Message({"loss": torch.tensor(1.0)})) == "something is missing"
+    assert judged(TRAIN, GRIDDED, Message()) == "something is missing"
 
 
 # --- forms of one's own --------------------------------------------------------------------------
@@ -326,7 +340,7 @@ def test_a_form_states_lengths_and_ranges_that_a_request_tells(
         ),
         kind="list",
     )
-    assert flaw(verb, Message(meta={**CLOCKED, "length": 2, "top": 8}), reply) == reason
+    assert judged(verb, Message(meta={**CLOCKED, "length": 2, "top": 8}), reply) == reason
 
 
 # --- compiled loops ------------------------------------------------------------------------------
