@@ -12,6 +12,7 @@ from lexfed.corpus import population
 from lexfed.corpus.population import Population
 from lexfed.experiment import building
 from lexfed.experiment.config import Config
+from lexfed.experiment.promised import promised
 from lexfed.experiment.reads import of_kind
 from lexfed.federation import Entry, Layer, Method
 from lexfed.layers.malice import malice
@@ -73,7 +74,10 @@ def assemble(config: Config) -> Assembly:
     entry = config.entry
     _check(config, entry)
     people = population.build(
-        config.data, derive(root(config.seed), "data"), labels=entry.kind.labels
+        config.data,
+        derive(root(config.seed), "data"),
+        labels=entry.kind.labels,
+        apart=config.privacy.placement != "none",
     )
     parts = entry.kind.parts(config, people, entry)
     if config.self_audit != OFF:
@@ -82,19 +86,8 @@ def assemble(config: Config) -> Assembly:
     names = building.parameters(config, method, parts)
     if method.study is None:
         method = replace(method, study=parts.study)
-    return Assembly(config, parts.people, method, parts, _promised(parts.promise, method), names)
-
-
-def _promised(promise: Promise | None, method: Method) -> Promise | None:
-    """Without a promise, if the method asks users for something that nobody pays for. (Figures are
-    the experimenter's, and a deployment has none.)
-    """
-    if promise is None:
-        return None
-    unpaid = [verb.name for verb in method.client if verb.kind != "figures" and not verb.charged]
-    return promise.tainted(
-        *(f"the method asks users for '{name}', which no noise covers" for name in unpaid)
-    )
+    promise = promised(parts.promise, config, method, parts.people)
+    return Assembly(config, parts.people, method, parts, promise, names)
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:

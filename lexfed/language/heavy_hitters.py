@@ -200,3 +200,12 @@ def _by_votes(
         if not prefixes:
             break
     return words, ledger
+
+
+def price(options: HeavyHitters, users: int, group: str = "") -> Release:
+    """What finding the words will be charged."""
+    if options.by == "cms":
+        cost = Pure(options.sketch.epsilon * options.words)
+        return Release("user", cost, group=group, what=SKETCHED, against="everybody")
+    law = trie.parameters(options.epsilon, options.delta, users, options.length)
+    return Release("user", Pure(law.epsilon), 1, law.delta, group, VOTED)

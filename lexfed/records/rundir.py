@@ -21,7 +21,7 @@ import tomli_w
 
 from lexfed.core import formats, importing
 from lexfed.core.errors import ConfigError
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OWNERS_FOLDER, write_atomically
 from lexfed.experiment.config import Config, fingerprint, load, own_names, to_toml
 from lexfed.runtime.workers import WORKERS_LOCK
 
@@ -118,6 +118,7 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """One process at a time; and none before the last worker of a killed one is gone."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
+        self.checkpoint.chmod(OWNERS_FOLDER)  # it may hold users' words
         with (
             (self.checkpoint / "lock").open("w") as ours,
             (self.checkpoint / WORKERS_LOCK).open("w") as theirs,
