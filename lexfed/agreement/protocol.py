@@ -71,6 +71,7 @@ from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import Federation, ServerState, Steps, clock, once
 from lexfed.privacy import set_union
+from lexfed.privacy.accounting import Ledger
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb
 
@@ -227,11 +228,18 @@ def agreed(
     attempt draws anew, as in a deployment, and every one is paid for.
     """
     if options.rule == "dp" and "agree" not in state.done and (again or PAID not in state.done):
-        passes = set_union.passes(options.epsilon, options.delta, options.words_per_document)
-        ledger = set_union.charged(state.ledger, passes)
+        ledger = price(options, state.ledger)
         state = replace(state, ledger=ledger, step=state.step + 1, done=state.done | {PAID})
         yield state
     return (yield from once(state, "agree", lambda s: agree(federation, s, options, seed, old)))
+
+
+def price(options: Agreement, ledger: Ledger = ()) -> Ledger:
+    """The ledger with what an agreement is charged."""
+    if options.rule != "dp":
+        return ledger
+    passes = set_union.passes(options.epsilon, options.delta, options.words_per_document)
+    return set_union.charged(ledger, passes)
 
 
 def agree(

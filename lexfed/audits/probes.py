@@ -40,8 +40,9 @@ from lexfed.core.seeds import Seed, derive, numpy_generator, root
 from lexfed.corpus.population import Client, Population
 from lexfed.experiment import building
 from lexfed.experiment import config as configuration
-from lexfed.experiment.assembly import Assembly, promised
+from lexfed.experiment.assembly import Assembly
 from lexfed.experiment.config import Config
+from lexfed.experiment.promised import promised
 from lexfed.federation import (
     ClientState,
     Federation,
@@ -142,7 +143,7 @@ def measure(tried: Trial) -> Measured:
     if not hasattr(tried.parts, "layer"):
         raise _out_of_reach(config)
     method = building.build(config, replace(tried.parts, layer=probes.layer))
-    promise = promised(config, tried.parts, method)
+    promise = promised(tried.parts.promise, config, method, tried.parts.people)
     if promise is None:
         raise ConfigError(NO_NOISE)
     federation, state = probes.federation(method), ServerState()

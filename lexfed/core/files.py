@@ -8,6 +8,7 @@ from threading import get_ident
 
 from lexfed.core.errors import ConfigError
 
+OPEN = 0o644
 OWNER_ONLY = 0o600
 OWNERS_FOLDER = 0o700
 
@@ -15,7 +16,7 @@ OWNERS_FOLDER = 0o700
 def write_atomically(
     path: Path,
     data: bytes | Iterable[bytes | memoryview],
-    mode: int = 0o644,
+    mode: int = OPEN,
     durable: bool = True,
 ) -> None:
     """Write beside the target, then rename over it. The rename is the one moment at which the file

@@ -11,7 +11,8 @@ from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
 from lexfed.corpus.population import Population
 from lexfed.experiment import building
-from lexfed.experiment.config import Config, own_names
+from lexfed.experiment.config import Config
+from lexfed.experiment.promised import promised
 from lexfed.experiment.reads import of_kind
 from lexfed.federation import Entry, Layer, Method
 from lexfed.layers.malice import malice
@@ -67,7 +68,10 @@ def assemble(config: Config) -> Assembly:
     entry = config.entry
     _check(config, entry)
     people = population.build(
-        config.data, derive(root(config.seed), "data"), labels=entry.kind.labels
+        config.data,
+        derive(root(config.seed), "data"),
+        labels=entry.kind.labels,
+        apart=config.privacy.placement != "none",
     )
     parts = entry.kind.parts(config, people, entry)
     if config.self_audit != OFF:
@@ -76,25 +80,8 @@ def assemble(config: Config) -> Assembly:
     names = building.parameters(config, method, parts)
     if method.study is None:
         method = replace(method, study=parts.study)
-    return Assembly(config, parts.people, method, parts, promised(config, parts, method), names)
-
-
-def promised(config: Config, parts: Any, method: Method) -> Promise | None:
-    """Without a promise, if the method asks users for something that nobody pays for. (Figures are
-    the experimenter's, and a deployment has none.) Beside one stands what lexfed can't check.
-    """
-    promise: Promise | None = parts.promise
-    if promise is None:
-        return None
-    unpaid = [verb.name for verb in method.client if verb.kind != "figures" and not verb.charged]
-    notes = [
-        f"'{name}', which lexfed can't check, "
-        + ("asks users for nothing else" if name == config.method else "tells nothing of users")
-        for name in own_names(config)
-    ]
-    return replace(promise, notes=(*promise.notes, *notes)).tainted(
-        *(f"the method asks users for '{name}', which no noise covers" for name in unpaid)
-    )
+    promise = promised(parts.promise, config, method, parts.people)
+    return Assembly(config, parts.people, method, parts, promise, names)
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:

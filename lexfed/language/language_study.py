@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
 from lexfed.core.seeds import derive
 from lexfed.corpus.population import Population
 from lexfed.federation import Federation, ServerState, request
@@ -98,8 +98,10 @@ class LanguageStudy:
         write_atomically(folder / "model.safetensors", encode(Message(state.params)))
         if TOKENIZER in state.blobs:
             own = tokenizer_of(state).tokenizer
+            # an oracle's holds the users' words as they are
+            mode = OWNER_ONLY if self.texts.start == "oracle" else OPEN
             for name, data in tokenizer_files(own, self.texts.lowercase).items():
-                write_atomically(folder / name, data)
+                write_atomically(folder / name, data, mode)
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return switch_figures(records)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.figures import ON_THE_WAY
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
 from lexfed.core.params import ParameterSplit, Params, count
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client, Population
@@ -209,6 +209,7 @@ class ClassifierStudy:
     evaluation: Evaluation
     people: Population
     tokenizer: Tokenizer | None  # None: every client has its own words
+    clients_words: bool = False  # its words are the clients', for the owner of the run alone
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> dict[str, Any]:
         """At the end, the figures of those clients that were scored on the way stand apart: a curve
@@ -236,7 +237,8 @@ class ClassifierStudy:
         write_atomically(folder / "model.safetensors", encode(Message(state.params)))
         if self.tokenizer is not None:
             words = "".join(f"{token}\n" for token in self.tokenizer.vocabulary.tokens)
-            write_atomically(folder / "vocabulary.txt", words.encode())
+            mode = OWNER_ONLY if self.clients_words else OPEN
+            write_atomically(folder / "vocabulary.txt", words.encode(), mode)
         write_atomically(folder / LABELS, (json.dumps(self.people.labels) + "\n").encode())
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

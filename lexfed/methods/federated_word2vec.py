@@ -25,7 +25,7 @@ import torch
 
 from lexfed.agreement import word_list
 from lexfed.agreement.organisation import handlers
-from lexfed.agreement.protocol import agreed
+from lexfed.agreement.protocol import agreed, price
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED, Rows, Update
 from lexfed.core.seeds import Seed, derive, torch_generator
@@ -45,6 +45,7 @@ from lexfed.federation import (
     paid_by,
 )
 from lexfed.models.skipgram import INPUT, OUTPUT
+from lexfed.privacy.accounting import Ledger
 from lexfed.privacy.mechanism import Unpaid
 from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, Verb, pack
@@ -81,12 +82,23 @@ def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
         split=ALL_SHARED,
         rounds=parts.rounds,
         study=VectorStudy(parts.word2vec, parts.people, parts.rounds, replicas, readings),
+        planned=partial(planned, parts),
     )
+
+
+def planned(parts: VectorParts) -> Ledger:
+    """The passes of an agreement under noise, and the rows, which have none."""
+    clients, rounds = len(parts.people), parts.rounds * asks(parts.word2vec)
+    return ROWS.plan(price(parts.agreement), clients, clients, rounds)
+
+
+def asks(options: Word2Vec) -> int:
+    """Exchanges of a round."""
+    return options.steps if options.mode == "fedsgd" else 1
 
 
 def server(parts: VectorParts) -> ServerProgram:
     options = parts.word2vec
-    fedsgd = options.mode == "fedsgd"
     rule = RowRule(options.rule, options.row_cap if options.rule == "row_cap" else options.cap)
 
     def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
@@ -111,9 +123,8 @@ def server(parts: VectorParts) -> ServerProgram:
             federation, state, parts.agreement, agreeing, old, again=parts.fresh
         )
         state = yield from once(state, "start", start)
-        asks = options.steps if fedsgd else 1
         told = partial(requests, federation, options.most_pairs, parts.secure)
-        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks)
+        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks(options))
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program

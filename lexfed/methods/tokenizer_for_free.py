@@ -20,6 +20,7 @@ as the switch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED
@@ -36,7 +37,7 @@ from lexfed.federation import (
     once,
     request,
 )
-from lexfed.language.heavy_hitters import handlers
+from lexfed.language.heavy_hitters import cost, handlers
 from lexfed.language.language_parts import LANGUAGE_MODEL, LanguageParts
 from lexfed.language.language_study import SWITCH, LanguageStudy
 from lexfed.language.language_task import (
@@ -50,7 +51,7 @@ from lexfed.language.tokenizer_source import source
 from lexfed.learning.private_table import KEEPS_NOTHING
 from lexfed.learning.training import updater
 from lexfed.learning.training_verbs import EVALUATE_LANGUAGE, TRAIN
-from lexfed.privacy.accounting import charge
+from lexfed.privacy.accounting import Ledger, charge
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.wire import ClientId
 
@@ -77,7 +78,23 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
         study=LanguageStudy(
             tables.tokenizer, parts.people, tables.evaluation, options.switch, options.sample_words
         ),
+        planned=partial(planned, parts, options),
     )
+
+
+def planned(parts: LanguageParts, options: TokenizerForFree) -> Ledger:
+    """What the first tokenizer will have charged, and the rounds, of each half where there are
+    two.
+    """
+    tables, users, rounds = parts.tables, len(parts.people), parts.task.rounds
+    half, group = (users // 2, "half 1") if options.groups > 1 else (users, "")
+    found = tables.tokenizer.start == "heavy_hitters"
+    ledger: Ledger = (cost(tables.heavy_hitters, half, group),) if found else ()
+    if options.groups == 1:
+        return parts.plan(ledger, users, rounds)
+    begins = options.switch[-1] if options.switch else 0
+    ledger = parts.plan(ledger, half, begins, "half 1")
+    return parts.plan(ledger, users - half, rounds - begins, "half 2")
 
 
 def algorithm_1(parts: LanguageParts, options: TokenizerForFree) -> ServerProgram:

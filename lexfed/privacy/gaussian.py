@@ -188,20 +188,35 @@ class GaussianMechanism:
         return after, state
 
     def _check_budget(self, ledger: Ledger) -> None:
-        """A ledger that no epsilon covers any more has no budget to keep either."""
+        fits, before = self._fits(ledger)
+        if ledger[-1].count > fits:
+            raise BudgetSpent(
+                f"{fits:,} rounds are all that an epsilon of {self.options.epsilon:g} pays for"
+                + (" on top of what was spent before" if before else "")
+            )
+
+    def _fits(self, ledger: Ledger) -> tuple[int, bool]:
+        """How often the last release can be paid for, and whether others came before it. A ledger
+        that no epsilon covers any more has no budget to keep either.
+        """
         options, bare = self.options, any(isinstance(r.event, Bare) for r in ledger)
         if options.epsilon is None or bare:
-            return
+            return ledger[-1].count, False
         *before, last = self.deployment(ledger)
         own = tuple(replace(r, group="") for r in before if _same_budget(r, self.group))
         fits = rounds_within(
             options.epsilon, options.delta, own, "user", last.event, options.accountant
         )
-        if last.count > fits:
-            raise BudgetSpent(
-                f"{fits:,} rounds are all that an epsilon of {options.epsilon:g} pays for"
-                + (" on top of what was spent before" if own else "")
-            )
+        return fits, bool(own)
+
+    def plan(self, ledger: Ledger, expected: float, population: int, rounds: int) -> Ledger:
+        """As many rounds as there will be, or as the budget pays for; of local noise, at most."""
+        if not rounds:
+            return ledger
+        release = replace(self.planned(expected, population), count=rounds)
+        *before, last = accounting.charge(ledger, release)
+        count = min(last.count, self._fits((*before, last))[0])
+        return (*before, replace(last, count=count)) if count else tuple(before)
 
     def planned(self, expected: float, population: int) -> Release:
         """What a round with such a cohort will be charged."""

@@ -3,7 +3,8 @@ counts on, and what takes it away.
 
 A promise knows what taints it. A word list or tokenizer that was made of the users' own texts,
 rounds that were released without noise (before a fork, say), a question to clients that nobody
-pays for: then there is no epsilon to print, and the reasons stand in its place.
+pays for: then there is no epsilon to print, and the reasons stand in its place. The unit is a user
+where each client is one, else a client, whose texts are taken as they were parted.
 """
 
 import math
@@ -31,6 +32,8 @@ class Statement:
     """What is promised after some releases, as summary.json has it."""
 
     holds: bool
+    # of a simulation that carries a deployment's noise, often the deployment alone
+    holds_for: Literal["this run", "deployment"] | None
     against: str | None
     sentence: str
     taints: tuple[str, ...]  # why nothing is promised
@@ -50,6 +53,7 @@ class Promise:
     sampling: Sampling
     taints: tuple[str, ...] = ()  # how the configuration shows users' texts without paying
     notes: tuple[str, ...] = ()  # what lexfed can't know, and must be true
+    unit: Literal["user", "client"] = "user"  # what a client is
 
     @property
     def delta(self) -> float:
@@ -58,15 +62,18 @@ class Promise:
     def tainted(self, *reasons: str) -> "Promise":
         return replace(self, taints=(*self.taints, *reasons))
 
+    def noting(self, *notes: str) -> "Promise":
+        return replace(self, notes=(*self.notes, *notes))
+
     def statement(self, ledger: Ledger, forks: Sequence[str] = ()) -> Statement:
         """What is promised to users after these releases."""
         taints = (*self.taints, *dict.fromkeys(_bare(ledger)))
         this_run, deployment = (None, None) if taints else self.epsilons(ledger)
         against = self._against(ledger)
-        # of a simulation that carries a deployment's noise, the promise is the deployment's
-        holds = deployment is not None and deployment <= accounting.LARGE
+        holds = _small(deployment)
         return Statement(
             holds=holds,
+            holds_for=("this run" if _small(this_run) else "deployment") if holds else None,
             against=ADVERSARY[against] if holds else None,
             sentence=self._words(this_run, deployment, against, taints),
             taints=taints,
@@ -108,7 +115,7 @@ class Promise:
             return "No promise: nothing was released with noise that bounds it."
         parted = f", in {groups} groups that have nobody in common" if groups > 1 else ""
         return f"This run: {self._sentence(this_run, against)}." + (
-            f" A deployment with {options.population:,} users{parted} and cohorts of "
+            f" A deployment with {options.population:,} {self.unit}s{parted} and cohorts of "
             f"{options.noise_cohort:,.0f}: "
             f"{self._sentence(deployment, against)}."
             if options.noise_cohort is not None
@@ -118,19 +125,27 @@ class Promise:
     def _sentence(self, epsilon: float | None, against: Against) -> str:
         options = self.mechanism.options
         value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
-        if epsilon is None or epsilon > accounting.LARGE:  # whatever else could be said of it
+        if not _small(epsilon):  # whatever else could be said of it
             return f"{value}, which promises nothing"
-        relation = "one user added or removed" if against == "public" else "any two users' texts"
+        unit = self.unit
+        what = "a user" if unit == "user" else "a client (its texts as they were parted beforehand)"
+        relation = (
+            f"one {unit} added or removed" if against == "public" else f"any two {unit}s' texts"
+        )
         secret = {
             "poisson": "counts on the cohort staying secret",
             "everyone": "everyone takes part, no secret cohort is needed",
             "fixed": "counts on no secret cohort",
         }[self.sampling if against == "public" else "fixed"]
         return (
-            f"{value} at delta {options.delta:g} ({options.accountant.upper()}), unit: a user; "
+            f"{value} at delta {options.delta:g} ({options.accountant.upper()}), unit: {what}; "
             f"neighbours: {relation}; "
             f"against: {ADVERSARY[against]}; {secret}"
         )
+
+
+def _small(epsilon: float | None) -> bool:
+    return epsilon is not None and epsilon <= accounting.LARGE
 
 
 FORKED = (

@@ -23,7 +23,7 @@ import tomli_w
 from lexfed.core import formats, importing
 from lexfed.core.errors import CheckpointError, ConfigError
 from lexfed.core.figures import SUMMARY
-from lexfed.core.files import naming, write_atomically
+from lexfed.core.files import OWNERS_FOLDER, naming, write_atomically
 from lexfed.experiment.config import Config, fingerprint, fork_name, load, own_names, to_toml
 from lexfed.federation import ServerState
 from lexfed.privacy import accounting
@@ -174,6 +174,7 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """One process at a time; and none before the last worker of a killed one is gone."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
+        self.checkpoint.chmod(OWNERS_FOLDER)  # it may hold users' words
         with (
             (self.checkpoint / "lock").open("w") as ours,
             (self.checkpoint / WORKERS_LOCK).open("w") as theirs,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lexfed.core.errors import BudgetSpent, ConfigError, DivergedError
+from lexfed.core.files import OWNERS_FOLDER
 from lexfed.core.memory import give_back, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
@@ -194,6 +195,7 @@ class Server:
         wanted = after.round in self.run.assembly.config.keep or self.run.study.due(after)
         if closes_round and wanted:  # due: the next step switches the tokenizer
             folder = directory.kept(after.round)
+            folder.parent.mkdir(OWNERS_FOLDER, exist_ok=True)
             checkpoint.save(folder, kept)
             Store(directory.clients).copy_before(after.step, Store(folder / "clients"))
         return due
