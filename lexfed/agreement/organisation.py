@@ -87,7 +87,8 @@ def trusting_nobody(options: Agreement) -> dict[Verb, Handler]:
             return None
         own, most = _offered(options, client), int(message.meta["most"])
         terms, size = options.terms, min(most, word_secrets.bucket(len(own)))
-        key, chance = terms.key(group, nonce), derive(client.secret, "padding", nonce.hex())
+        key = terms.key(group, nonce)
+        chance = derive(client.secret, "padding", key.hex())
         words = [(word, options.told(n) if terms.counted else 0) for word, n in own[:size]]
         return offers.offer(words, key, terms, offers.place_of(client.id), size, chance)
 
