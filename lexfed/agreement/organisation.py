@@ -1,4 +1,5 @@
-"""An organisation's half of an agreement: what it proposes, and what it spells.
+"""An organisation's half of an agreement: what it proposes, and what it spells; or, where nobody is
+trusted, what it offers.
 
 It remembers what it answered under each nonce. A nonce that comes again gets the same bytes, or
 nothing: a server that repeats one can't compare what the organisation held then with what it holds

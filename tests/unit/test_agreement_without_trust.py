@@ -237,6 +237,14 @@ def test_k_less_one_shares_are_nothing() -> None:
             assert found == dict.fromkeys(enough, (b"word", 3))
 
 
+def test_two_holders_seal_one_word_under_keys_of_their_own() -> None:
+    """Under one key stream the server would read how their counts differ, below k."""
+    secret = derive(root(1), "s")
+    one, other = (word_secrets.row("word", 3, secret, 3, place).sealed for place in (1, 2))
+    alike = sum(a == b for a, b in zip(one, other, strict=True))
+    assert alike < 6, "by chance, of 87 bytes"
+
+
 def test_tags_of_two_agreements_have_nothing_in_common() -> None:
     runs = [nobody(TEXTS), nobody(TEXTS), nobody(TEXTS), nobody(TEXTS, holders=3, minimum=1)]
     first = runs[0].vocabulary()
@@ -397,6 +405,18 @@ def test_a_wrong_share_for_one_word_alone_is_found_out() -> None:
 
     state = lying(FIVE, instead([0], "shares", change)).agree()
     assert left_by([0], FIVE, 2) <= words(state)
+
+
+@pytest.mark.parametrize("k", [2, 10, 19])
+def test_among_twenty_holders_a_wrong_share_is_found_wherever_it_is(k: int) -> None:
+    secret = derive(root(1), "s")
+    made = {place: word_secrets.row("word", 3, secret, k, place) for place in range(1, 21)}
+    for liar in made:
+        wrong = Counter[int]()
+        lie = made[liar]._replace(share=bytes(shamir.BYTES))
+        found = word_secrets.opened({**made, liar: lie}, k, wrong)
+        assert found.keys() == made.keys() - {liar}
+        assert wrong == {liar: 1}
 
 
 def test_two_that_lie_are_withstood_by_three_holders() -> None:

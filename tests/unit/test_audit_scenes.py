@@ -189,6 +189,7 @@ def test_an_agreement_in_which_nobody_is_trusted_is_attacked_too() -> None:
     """
     small = ("data.limit=300", "data.clients=3", "word2vec.dimension=8", "rounds=1")
     trust = ("agreement.minimum=2", "agreement.trust=nobody", "agreement.memory=2")
+    small = (*small, "vocabulary.vectors=hashed:1")
     findings = Findings({}, 0)
     agreement(scene("agreed", *small, *trust), findings)
     found = {cell.about["attacker"]: cell.figures for cell in findings.cells.values()}
