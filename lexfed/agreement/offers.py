@@ -9,7 +9,7 @@ reads another (`word_secrets`, under a key of the organisations' own: `group_key
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import median_low
+from statistics import median_high
 
 import torch
 
@@ -133,10 +133,10 @@ def heard(hearing: Hearing, group: Group, stuffing: float, top: int) -> Heard:
 
 def _most(sizes: Mapping[ClientId, int], client: ClientId, stuffing: float) -> int:
     """Nobody with a dictionary: an organisation is told how many words it may bring, and brings its
-    most frequent ones.
+    most frequent ones. (The higher median: one that says it holds little has nobody cut.)
     """
     others = [n for other, n in sizes.items() if other != client]
-    return min(sizes[client], int(stuffing * median_low(others))) if others else sizes[client]
+    return min(sizes[client], int(stuffing * median_high(others))) if others else sizes[client]
 
 
 def read_offers(offers: Mapping[ClientId, Message], terms: Terms) -> Opened:

@@ -534,6 +534,18 @@ def test_who_brings_more_than_it_was_told_is_not_heard() -> None:
     assert refused_of(stuffed).replies == 1
 
 
+@pytest.mark.parametrize("said", [1, 1 << 31])
+def test_who_lies_about_its_size_has_nobody_elses_words_cut(said: int) -> None:
+    text = [" ".join(f"w{i}" for i in range(5000))]
+
+    def twist(verb: Verb, client: ClientId, request: Message, reply: Message) -> Message:
+        lies = verb is INTRODUCE and client == 0
+        return replace(reply, meta={"words": said}) if lies else reply
+
+    state = lying([["w1 w2"], text, text], twist).agree()
+    assert len(words(state)) == 5000
+
+
 HOSTILE = {
     "no tags": lambda a: {n: v for n, v in a.items() if n != "tags"},
     "narrow tags": lambda a: {**a, "tags": a["tags"][:, :8]},
