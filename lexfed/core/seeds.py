@@ -19,6 +19,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
@@ -48,6 +49,11 @@ def derive(secret: Seed, *path: str | int) -> Seed:
 def _step(part: str | int) -> bytes:
     data = f"{type(part).__name__}:{part}".encode()
     return len(data).to_bytes(4, "big") + data
+
+
+def public_identity(identity: Seed) -> bytes:
+    """What others know somebody by who signs with this secret (Ed25519)."""
+    return Ed25519PrivateKey.from_private_bytes(identity).public_key().public_bytes_raw()
 
 
 def torch_generator(seed: Seed) -> torch.Generator:

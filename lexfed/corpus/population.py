@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lexfed.core.errors import ConfigError, DataError, nearest
-from lexfed.core.seeds import Seed, derive, numpy_generator
+from lexfed.core.seeds import Seed, derive, numpy_generator, public_identity
 from lexfed.corpus import partition
 from lexfed.corpus.loading import Columns, check_labels, with_stated
 from lexfed.corpus.sources import load
@@ -110,6 +110,10 @@ class Client:
     # long as none of them works with the server: one that does gives the key away, and any word can
     # then be tried out against the hashes.
     common_secret: Seed = field(default=b"", repr=False)
+    # what it signs with, and what it knows the others by: their public identities came from them,
+    # not from the server; None: unknown
+    identity: Seed = field(default=b"", repr=False)
+    pinned: Callable[[int], bytes | None] = field(default=lambda _: None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -166,6 +170,13 @@ class Population:
         """In a simulation one root stands for every client's own key."""
         return derive(self.secret, "client", client)
 
+    def identity_of(self, client: int) -> Seed:
+        return derive(self.secret_of(client), "identity")
+
+    def pinned(self, client: int) -> bytes:
+        """The public identity of anybody: in a simulation all know all."""
+        return public_identity(self.identity_of(client))
+
     def newcomer(self) -> Client:
         """One more, who comes after all others and has no text yet."""
         return self._with(len(self.starts) - 1, np.arange(0), None)
@@ -179,6 +190,8 @@ class Population:
             self.secret_of(client),
             test,
             derive(self.secret, "common"),
+            self.identity_of(client),
+            self.pinned,
         )
 
     def pooled(self) -> "Population":

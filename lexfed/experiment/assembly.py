@@ -146,6 +146,11 @@ def _check_secure(config: Config, entry: Entry) -> None:
                 f"{key} is {clients}, and nobody takes part in a secure sum of fewer than "
                 f"secure.least = {config.secure.least}"
             )
+    if entry.has("word list") and config.agreement.trust != "nobody":
+        raise ConfigError(
+            "behind masks the server is told sums alone, but an agreement on a word list tells it "
+            "who holds which hashes: set agreement.trust = 'nobody'"
+        )
     if config.train.upload != "fp32":
         raise ConfigError(
             "what is added up under masks is rounded to their own steps: set train.upload = "

@@ -250,7 +250,7 @@ CLASSIFIER = Kind(
     parts,
     reads=(
         "data", "vocabulary", "model", "cohort", "train", "server", "privacy", "defences",
-        "self_audit", "aggregation", "malice", "evaluation", "audit",
+        "self_audit", "aggregation", "malice", "evaluation", "audit", "secure",
     ),
     labels=True,
 )  # fmt: skip

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.files import OWNER_ONLY, write_atomically
-from lexfed.core.seeds import Seed, derive
+from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client, Population
 from lexfed.secure import keys
 from lexfed.secure.member import Member
@@ -74,11 +74,7 @@ def simulated(options: Secure, people: Population, root: Path) -> Member:
     everybody's public ones.
     """
 
-    @lru_cache(maxsize=1 << 16)
-    def pinned(client: ClientId) -> bytes:
-        return keys.public_identity(derive(people.secret_of(client), "identity"))
-
     def identity(client: Client) -> Seed:
-        return derive(client.secret, "identity")
+        return client.identity
 
-    return Member(options, Sessions(root), identity, pinned)
+    return Member(options, Sessions(root), identity, lru_cache(maxsize=1 << 16)(people.pinned))

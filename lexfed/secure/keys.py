@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from lexfed.core.seeds import Seed, keystream
+from lexfed.core.seeds import public_identity as public_identity
 
 KEY = 32  # bytes, of every key, public or private
 SIGNATURE = 64
@@ -71,7 +72,3 @@ def signed(identity: bytes, signature: bytes, data: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-def public_identity(identity: Seed) -> bytes:
-    return Ed25519PrivateKey.from_private_bytes(identity).public_key().public_bytes_raw()

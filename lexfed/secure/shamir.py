@@ -21,7 +21,7 @@ def split(secret: bytes, threshold: int, places: Sequence[int]) -> list[bytes]:
         raise ValueError("places are distinct, and above 0")
     chance = (secrets.randbelow(PRIME) for _ in range(threshold - 1))
     coefficients = [int.from_bytes(secret, "big"), *chance]
-    return [_at(coefficients, place).to_bytes(BYTES, "big") for place in places]
+    return [at(coefficients, place) for place in places]
 
 
 def join(shares: Mapping[int, bytes]) -> bytes | None:
@@ -32,14 +32,15 @@ def join(shares: Mapping[int, bytes]) -> bytes | None:
     return secret.to_bytes(BYTES, "big")[1:] if secret < 2 ** (8 * SECRET_BYTES) else None
 
 
-def _at(coefficients: Sequence[int], place: int) -> int:
+def at(coefficients: Sequence[int], place: int) -> bytes:
+    """The share of a place; the first coefficient is the secret."""
     value = 0
     for coefficient in reversed(coefficients):  # Horner's scheme
         value = (value * place + coefficient) % PRIME
-    return value
+    return value.to_bytes(BYTES, "big")
 
 
-@lru_cache(maxsize=64)  # the same survivors hold shares of many secrets
+@lru_cache(maxsize=1 << 12)  # the same survivors hold shares of many secrets
 def _weights(places: tuple[int, ...]) -> Mapping[int, int]:
     """What each share counts for at 0."""
     above = 1

@@ -63,7 +63,7 @@ WORD_VECTORS = Kind(
     "word vectors",
     parts,
     reads=(
-        "data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit",
+        "data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit", "secure",
         "vocabulary.vectors",  # whose words an attacker tries out against the agreed hashes
     ),
     tells={
