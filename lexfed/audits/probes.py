@@ -87,6 +87,11 @@ def check(assembly: Assembly) -> None:
             "there is no epsilon to measure: no noise is added (set privacy.placement and "
             "privacy.epsilon, or leave out --attack epsilon)"
         )
+    if assembly.config.privacy.placement == "distributed":
+        raise ConfigError(
+            "probes answer one by one, and noise in shares is within secure sums alone: measure "
+            "the same noise with privacy.placement = 'central' and cohort.sampling = 'everyone'"
+        )
 
 
 def measured(about: Mapping[str, Any], assembly: Assembly) -> Mapping[tuple[Any, ...], Cell]:

@@ -25,6 +25,9 @@ ECHO = ("step", "ask")
 # how long an update may be, and from where on the server does not take it; with a grid, updates
 # are whole numbers of its steps
 BOUND = ("clip", "limit", "grid")
+# how many clients a secure sum is of. No request says it: a client puts it into the request that
+# it answers, from the terms that everybody in the sum has signed
+COHORT = "clients"
 
 # What a number of a reply is at most, unless its verb says otherwise: the sum of thirty thousand
 # such integers is exact, that of as many floats is a number.
