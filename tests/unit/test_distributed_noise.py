@@ -309,7 +309,7 @@ def test_of_one_user_or_none_the_opened_sum_tells_no_more_than_is_printed(tmp_pa
     updates, one client colludes, one leaves: two shares of noise are left. The likelihood ratio is
     the best it can do. (Most sums are added up here: what the protocol opens is the same.)
     """
-    games, size = 1000, 60
+    games, size = 600, 60
     mechanism, promise = built(4)
     update = {"w": torch.full((size,), 1.0)}  # clipped to its length
     clipped = noise.in_steps({"w": update["w"] * CLIP / norm(update)}, mechanism.grid)["w"]
