@@ -101,6 +101,11 @@ def check(assembly: Assembly) -> None:
     """Refused before anything is trained."""
     if assembly.promise is None:
         raise ConfigError(NO_NOISE)
+    if assembly.config.privacy.placement == "distributed":
+        raise ConfigError(
+            "probes answer one by one, and noise in shares is within secure sums alone: measure "
+            "the same noise with privacy.placement = 'central' and cohort.sampling = 'everyone'"
+        )
 
 
 def measured(about: Mapping[str, Any], assembly: Assembly) -> Mapping[tuple[Any, ...], Cell]:

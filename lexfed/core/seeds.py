@@ -14,6 +14,7 @@ generators, which are quicker, and of which enough output tells the rest.
 """
 
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 
 import numpy as np
@@ -73,6 +74,12 @@ def keystream(seed: Seed, size: int) -> bytes:
     chance.
     """
     return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(size))
+
+
+def stream(seed: Seed) -> Callable[[int], bytes]:
+    """The same bytes one after the other, as many at a time as are asked for."""
+    cipher = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor()
+    return lambda size: cipher.update(bytes(size))
 
 
 def secret_uniform(seed: Seed, *shape: int) -> npt.NDArray[np.float64]:

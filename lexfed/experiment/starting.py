@@ -254,7 +254,7 @@ optimizer = "adam"
 lr = 0.01
 
 [privacy]
-placement = "central"   # the server adds the noise; "local": every user does
+placement = "central"   # the server adds the noise; "local", "distributed": users do
 clip = 0.5              # the longest update
 epsilon = 2.0
 delta = 1e-8            # far below one in all users

@@ -77,7 +77,8 @@ def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
         raise ConfigError(
             "a language model is scored on users who never train: set data.unseen above 0"
         )
-    mechanism, account, promised = privacy(tables, getattr(tables.options, "groups", 1))
+    groups = getattr(tables.options, "groups", 1)
+    mechanism, account, promised = privacy(tables, len(people), groups)
     if promised is not None:
         promised = _of_tokenizer(promised, tables, people)
     model = language_model.build(tables.language_model)

@@ -25,6 +25,7 @@ from lexfed.models import registry
 from lexfed.models.encoder import resolve
 from lexfed.models.model import TABLE, Classifier, ModelOptions
 from lexfed.privacy import promise
+from lexfed.privacy.distributed import Crowd, shares
 from lexfed.privacy.gaussian import Privacy
 from lexfed.privacy.mechanism import Account, Mechanism, NoPrivacy
 from lexfed.privacy.promise import Promise, Secrets
@@ -50,6 +51,8 @@ class Noisy(Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def aggregation(self) -> Aggregation: ...
+    @property
+    def secure(self) -> Crowd: ...
 
 
 class Tables(Noisy, Protocol):
@@ -77,7 +80,7 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     public = vectors.load(tables.vocabulary.vectors) if tables.vocabulary.vectors else None
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
-    mechanism, account, promised = privacy(tables)
+    mechanism, account, promised = privacy(tables, len(people))
     if promised is not None:
         promised = _of_words(promised, tables, people, common=tokenizer is not None)
     if entry.has("alone"):
@@ -110,15 +113,19 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     )
 
 
-def privacy(tables: Noisy, groups: int = 1) -> tuple[Mechanism, Account, Promise | None]:
+def privacy(
+    tables: Noisy, users: int, groups: int = 1
+) -> tuple[Mechanism, Account, Promise | None]:
     if tables.privacy.placement != "none" and tables.train.upload != "fp32":
         raise ConfigError(
             "rounding would lengthen a clipped update: set train.upload = 'fp32', or "
             "privacy.placement = 'none'"
         )
+    sampling = tables.cohort.sampling
     mechanism, account, promised = promise.build(
-        tables.privacy, tables.rounds, tables.cohort.sampling, tables.secrets, groups
-    )
+        tables.privacy, tables.rounds, sampling, tables.secrets, groups,
+        lambda: shares(tables.secure, sampling, tables.cohort.size, users, groups),
+    )  # fmt: skip
     if isinstance(mechanism, NoPrivacy):
         mechanism = NoPrivacy(tables.aggregation.most_texts)
     return mechanism, account, promised

@@ -3,6 +3,7 @@
     client k:  delta_k <- delta_k min(1, S / |delta_k|)       one user, weight 1, whatever its texts
     server:    (sum_k delta_k + N(0, (z S)^2)) / q n          central: the server adds the noise
     client k:  delta_k + N(0, (z S)^2)                        local: each client adds all of it
+    client k:  delta_k + N(0, (z S)^2 / h)                    distributed: each a share of it
 
 Each user joins a round by its own coin with probability q, and the sum is divided by the expected q
 n, never by who came: an empty cohort releases noise, and is paid for. Adaptive clipping (Andrew et
@@ -27,7 +28,15 @@ from lexfed.core.errors import BudgetSpent, ConfigError
 from lexfed.core.params import Params, Update
 from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
-from lexfed.privacy.accounting import Bare, Event, Gaussian, Ledger, Release, SampledGaussian
+from lexfed.privacy.accounting import (
+    Bare,
+    Event,
+    Gaussian,
+    Ledger,
+    Noisy,
+    Release,
+    SampledGaussian,
+)
 from lexfed.privacy.calibration import noise_for, rounds_within
 from lexfed.privacy.mechanism import Asked, deltas, dense
 from lexfed.wire import Message, Meta, under
@@ -42,8 +51,9 @@ LOCAL_ROUND = "a user's update, clipped, with the user's own noise"
 class Privacy:
     """The `[privacy]` table."""
 
-    # who adds noise: nobody, the server, every client
-    placement: Literal["none", "central", "local"] = "none"
+    # who adds noise: nobody, the server, every client for itself, or each client its share of it
+    # within a secure sum
+    placement: Literal["none", "central", "local", "distributed"] = "none"
     clip: float = 0.5  # S: the longest update
     # standard deviation of the noise on the sum of updates, in multiples of `clip`; default: what
     # `epsilon` over all rounds asks for
@@ -66,7 +76,8 @@ class Privacy:
             )
         if not 0 < self.delta < 1 or (self.epsilon is not None and not self.epsilon > 0):
             raise ConfigError("privacy.epsilon must be above 0, privacy.delta between 0 and 1")
-        if self.quantile is not None and (not 0 < self.quantile < 1 or self.placement == "local"):
+        central = self.placement in ("none", "central")
+        if self.quantile is not None and not (0 < self.quantile < 1 and central):
             raise ConfigError(
                 "privacy.quantile is between 0 and 1, and for privacy.placement = 'central' alone"
             )
@@ -81,10 +92,10 @@ class Privacy:
             and not 0 < self.noise_cohort <= self.population
         ):
             raise ConfigError("privacy.noise_cohort must be above 0 and at most privacy.population")
-        if self.noise_cohort is not None and self.placement == "local":
+        if self.noise_cohort is not None and not central:
             raise ConfigError(
-                "privacy.noise_cohort is for privacy.placement = 'central': local noise knows no "
-                "cohort"
+                "privacy.noise_cohort is for privacy.placement = 'central': clients that add noise "
+                "add that of their own cohort"
             )
         if self.placement != "none" and self.noise is None and self.epsilon is None:
             raise ConfigError(
@@ -144,6 +155,13 @@ class GaussianMechanism:
     # --- the server's half
 
     @property
+    def counts_on(self) -> str:
+        """Against the server: whom noise in shares holds against. There is none here; an earlier
+        part of the run may have had it.
+        """
+        return "the server and the clients that may collude with it, as the ledger says"
+
+    @property
     def ahead(self) -> bool:
         return self.fresh
 
@@ -171,13 +189,13 @@ class GaussianMechanism:
     def charge(self, ledger: Ledger, asked: Asked, state: Params) -> tuple[Ledger, Params]:
         """One exchange more; `BudgetSpent` if it does not fit.
 
-        Local: a user pays when it is asked, so what counts is how often that user was asked which
-        was asked most. Under other noise each user's count begins again: too much rather than too
-        little.
+        Against a server that knows the cohort a user pays when it is asked, so what counts is how
+        often that user was asked which was asked most. Under other noise each user's count begins
+        again: too much rather than too little.
         """
         release = self._release(asked)
-        if self.options.placement == "local" and isinstance(release.event, Gaussian):
-            name = f"{ASKED}/{release.event.noise!r}"
+        if release.against != "public" and isinstance(release.event, Noisy):
+            name = _counts_of(release, release.event)
             counts = _asked(asked, state.get(name))
             state = {**state, name: counts}
             most = max((int(counts[client]) for client in asked.cohort), default=0)
@@ -329,6 +347,12 @@ def _nothing(like: Tensor, grid: float | None) -> Tensor:
     return torch.zeros_like(like, dtype=like.dtype if grid is None else torch.int64)
 
 
+def _counts_of(release: Release, event: Noisy) -> str:
+    """Under which name the mechanism's state counts who was asked for such a release."""
+    kind = "" if release.against == "everybody" else f"{release.against}/"
+    return f"{ASKED}/{kind}{event.noise!r}"
+
+
 def _asked(asked: Asked, known: Tensor | None) -> Tensor:
     """How often each client has been asked, with this time. A group's clients need not be the first
     ones.
@@ -357,5 +381,5 @@ def _same_budget(release: Release, group: str) -> bool:
     """Whether it is paid from the budget of this group's training. What users randomise themselves
     has its own.
     """
-    noisy = release.unit == "user" and isinstance(release.event, Gaussian | SampledGaussian)
+    noisy = release.unit == "user" and isinstance(release.event, Noisy)
     return noisy and release.group in ("", group)

@@ -8,13 +8,14 @@ where each client is one, else a client, whose texts are taken as they were part
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lexfed.core.errors import ConfigError
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Against, Bare, Ledger, Release
+from lexfed.privacy.distributed import DistributedGaussian, Shares
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy
 from lexfed.privacy.mechanism import UNPAID, WITHOUT_NOISE, Account, Mechanism, NoPrivacy
 
@@ -24,6 +25,11 @@ Secrets = Literal["seed", "system"]
 ADVERSARY: dict[Against, str] = {
     "public": "who sees the released models; the server is trusted with each clipped update",
     "everybody": "everybody, the server included",
+}  # "server": the mechanism knows who must stay, and who may collude
+NEIGHBOURS: dict[Against, str] = {
+    "public": "one {unit} added or removed",
+    "server": "one {unit}'s texts, or none in their place",
+    "everybody": "any two {unit}s' texts",
 }
 
 
@@ -74,10 +80,10 @@ class Promise:
         return Statement(
             holds=holds,
             holds_for=("this run" if _small(this_run) else "deployment") if holds else None,
-            against=ADVERSARY[against] if holds else None,
+            against=self._adversary(against) if holds else None,
             sentence=self._words(this_run, deployment, against, taints),
             taints=taints,
-            notes=(*self.notes, *([FORKED] if forks else [])) if holds else (),
+            notes=self._notes(ledger, against, forks) if holds else (),
             epsilon_this_run=this_run,
             epsilon_deployment=deployment,
             delta=self.delta,
@@ -98,8 +104,19 @@ class Promise:
 
     def _against(self, ledger: Ledger) -> Against:
         """The weakest of all releases: what the server saw once, it has seen."""
-        users = [release for release in ledger if release.unit == "user"]
-        return "public" if any(r.against == "public" for r in users) else "everybody"
+        met = {release.against for release in ledger if release.unit == "user"}
+        return next((against for against in get_args(Against) if against in met), "everybody")
+
+    def _adversary(self, against: Against) -> str:
+        return self.mechanism.counts_on if against == "server" else ADVERSARY[against]
+
+    def _notes(self, ledger: Ledger, against: Against, forks: Sequence[str]) -> tuple[str, ...]:
+        """What must be true; of sums that were made for other thresholds, which."""
+        now = getattr(self.mechanism, "what", "")
+        sums = dict.fromkeys(r.what for r in ledger if r.against == "server" and r.what != now)
+        others = [f"some rounds counted on others to stay: {what}" for what in sums]
+        honest = [CURIOUS] if against == "server" else []
+        return (*self.notes, *honest, *others, *([FORKED] if forks else []))
 
     def _words(
         self,
@@ -129,9 +146,7 @@ class Promise:
             return f"{value}, which promises nothing"
         unit = self.unit
         what = "a user" if unit == "user" else "a client (its texts as they were parted beforehand)"
-        relation = (
-            f"one {unit} added or removed" if against == "public" else f"any two {unit}s' texts"
-        )
+        relation = NEIGHBOURS[against].format(unit=unit)
         secret = {
             "poisson": "counts on the cohort staying secret",
             "everyone": "everyone takes part, no secret cohort is needed",
@@ -140,7 +155,7 @@ class Promise:
         return (
             f"{value} at delta {options.delta:g} ({options.accountant.upper()}), unit: {what}; "
             f"neighbours: {relation}; "
-            f"against: {ADVERSARY[against]}; {secret}"
+            f"against: {self._adversary(against)}; {secret}"
         )
 
 
@@ -148,6 +163,7 @@ def _small(epsilon: float | None) -> bool:
     return epsilon is not None and epsilon <= accounting.LARGE
 
 
+CURIOUS = "the server does as the protocol says, whatever it would like to know"
 FORKED = (
     "nothing is counted but this run: what the run that it was forked from, or another fork of it, "
     "released since is not in this account"
@@ -169,6 +185,7 @@ def build(
     sampling: Sampling,
     secrets: Secrets = "seed",
     groups: int = 1,
+    shares: Callable[[], Shares] | None = None,
 ) -> tuple[Mechanism, Account, Promise | None]:
     """The mechanism of a configuration, who pays for it, and what it promises."""
     if options.placement == "none":
@@ -183,7 +200,12 @@ def build(
             "privacy.noise_cohort is for a simulation that carries a deployment's noise: with "
             "secrets = 'system' this run is the deployment, leave it out"
         )
-    mechanism = GaussianMechanism(options, rounds, secrets == "system", groups)
+    about = (options, rounds, secrets == "system", groups)
+    mechanism = GaussianMechanism(*about)
+    if options.placement == "distributed":
+        if shares is None:
+            raise ConfigError("privacy.placement = 'distributed' needs secure sums")
+        mechanism = DistributedGaussian(*about, shares=shares())
     return mechanism, mechanism, Promise(mechanism, sampling)
 
 

@@ -19,7 +19,11 @@ from lexfed.privacy.promise import Promise, Statement
 from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
 
-TO_WHOM = {"public": "who gets the model", "everybody": "the server, and who gets the model"}
+TO_WHOM = {
+    "public": "who gets the model",
+    "server": "the server (sums alone), and who gets the model",
+    "everybody": "the server, and who gets the model",
+}
 HEADS = ["released", "to whom", "times", "charged", "epsilon, alone (RDP)"]
 
 
@@ -110,7 +114,8 @@ def _advice(config: Config, promise: Promise | None, statement: Statement | None
         lines.append("learn the tokenizer from public text that is not the users' own")
     if config.privacy.placement == "central":
         lines.append(
-            "privacy.placement = 'local' would hold against the server too, for more noise"
+            "privacy.placement = 'distributed' within secure sums would hold against the server "
+            "too; 'local' without them, for more noise"
         )
     users = config.privacy.population or config.data.clients
     if config.privacy.delta > 0.1 / users:

@@ -19,16 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lexfed.core.errors import NotAgreedError
 from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client
 from lexfed.federation import Answer, ClientState, Handler
 from lexfed.secure import keys, ring, secure_verbs, shamir
 from lexfed.secure.dense_rows import spread
 from lexfed.secure.keys import Ring
-from lexfed.secure.secure_options import Secure
+from lexfed.secure.secure_options import Secure, own_terms
 from lexfed.secure.secure_verbs import OF, REFUSED, exchanges
 from lexfed.secure.sessions import Session, Sessions, Stage, context_of, digest
 from lexfed.wire import ClientId, Message, Verb, below, unpack
+from lexfed.wire.verbs import COHORT
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Member:
         clock = int(message.meta["step"]), int(message.meta["ask"])
         if not self._large_enough(terms):
             return _refuse(secure_verbs.TOO_FEW, state)
+        if not self._own(terms):
+            return _refuse(secure_verbs.TERMS_DIFFER, state)
         if self.sessions.opened(client.id, str(terms["verb"])) >= clock:
             return _refuse(secure_verbs.OPENED, state)
         request = message.blobs["request"]
@@ -63,6 +67,11 @@ class Member:
             int(str(terms[name])) for name in ("clients", "survivors", "threshold")
         )
         return clients >= self.options.least and 2 * survivors > clients and threshold > 1
+
+    def _own(self, terms: Mapping[str, object]) -> bool:
+        """No server lowers what this client's own table says of a sum of that many."""
+        told = tuple(int(str(terms[name])) for name in ("survivors", "threshold", "bits"))
+        return told == own_terms(self.options, int(str(terms["clients"])))
 
     # --- Round 1
 
@@ -110,7 +119,10 @@ class Member:
             seeds = _pair_seeds(session, client.id, senders)
             if seeds is None:
                 return _refuse(secure_verbs.UNSIGNED, state)
-            reply, after = handler(request, client, state)
+            try:
+                reply, after = handler(_of_cohort(session, request), client, state)
+            except NotAgreedError:
+                return _refuse(secure_verbs.TERMS_DIFFER, state)
             if reply is None:
                 return None, after
             shares = _unsealed(session, client.id, sealed)
@@ -214,6 +226,13 @@ def _as_announced(session: Session, request: Message, slots: ring.Layout) -> boo
     same = digest(request) == session.request if int(session.terms["alike"]) else True
     fits = (slots.length, slots.bits) == (session.terms["length"], session.terms["bits"])
     return same and fits and clock == session.clock
+
+
+def _of_cohort(session: Session, request: Message) -> Message:
+    """The request, with the number of clients that all have signed: whoever adds a share of noise
+    must know how many shares there are, and does not take it from the server.
+    """
+    return replace(request, meta={**request.meta, COHORT: int(session.terms["clients"])})
 
 
 def _dealt(

@@ -22,7 +22,7 @@ class Secure:
     range: float = 2.0**24  # a larger number is cut to it, and the record counts who had to
     # cohorts above this size mask with some neighbours instead of with everybody
     sparse_above: int = 100
-    # the share of colluding clients that a sparse graph is made for
+    # the share of colluding clients that a sparse graph, and shares of noise, are made for
     colluding: float = 0.1
     dropping: float = 0.1  # and the share of clients that drop out
 
@@ -49,6 +49,13 @@ class Secure:
                 "secure.colluding and secure.dropping must be at least 0, and together below 1"
             )
 
+    def stay(self, clients: int) -> int:
+        return survivors(self, clients)
+
+    def collude(self, clients: int) -> int:
+        """At most so many of a cohort."""
+        return math.ceil(self.colluding * clients - 1e-9)
+
 
 def survivors(options: Secure, clients: int) -> int:
     """How many of a cohort must stay to the end: more than half in any case."""
@@ -56,8 +63,20 @@ def survivors(options: Secure, clients: int) -> int:
 
 
 def graph_of(options: Secure, cohort: Sequence[ClientId]) -> Graph:
-    if len(cohort) > options.sparse_above:
-        sparse = degree(len(cohort), options.colluding, options.dropping)
-        if sparse is not None:
-            return harary(cohort, *sparse)
+    sparse = _sparse(options, len(cohort))
+    if sparse is not None:
+        return harary(cohort, *sparse)
     return complete(cohort, survivors(options, len(cohort)))
+
+
+def own_terms(options: Secure, clients: int) -> tuple[int, int, int]:
+    """What a client's own table says of a sum of so many: survivors, threshold, bits."""
+    stay, sparse = survivors(options, clients), _sparse(options, clients)
+    return stay, stay if sparse is None else sparse[1], options.bits
+
+
+def _sparse(options: Secure, clients: int) -> tuple[int, int] | None:
+    """Neighbours and threshold; None: everybody with everybody."""
+    if clients <= options.sparse_above:
+        return None
+    return degree(clients, options.colluding, options.dropping)

@@ -26,8 +26,9 @@ REFUSALS = (
     "too few clients for a secure sum",
     "a key that its owner did not sign",
     "another request than the one that was announced",
+    "other terms than the client's own",
 )
-TURN, OPENED, TOO_FEW, UNSIGNED, OTHER = range(len(REFUSALS))
+TURN, OPENED, TOO_FEW, UNSIGNED, OTHER, TERMS_DIFFER = range(len(REFUSALS))
 REFUSED = "refused"
 
 OF = "of"  # the names of the request itself stand under this one

@@ -26,6 +26,9 @@ ECHO = ("step", "ask")
 # are whole numbers of its steps; of a forked run its name, as clients' noise is not another fork's
 FORK = "fork"
 BOUND = ("clip", "limit", "grid", FORK)
+# how many clients a secure sum is of. No request says it: a client puts it into the request that
+# it answers, from the terms that everybody in the sum has signed
+COHORT = "clients"
 
 # What a number of a reply is at most, unless its verb says otherwise: the sum of thirty thousand
 # such integers is exact, that of as many floats is a number.
