@@ -273,9 +273,9 @@ def refused_of(state: ServerState) -> Refused:
 
 def _chosen(asking: Asking) -> Choice:
     options = asking.options
-    _enough(len(asking.federation.clients), options)
+    enough(len(asking.federation.clients), options)
     heard, malformed = _proposals(asking, 0, ())
-    _enough(len(heard), options)
+    enough(len(heard), options)
     proposals = _plausible(heard, options) if options.rule == "summed" else heard
     lost = [len(heard[c].numbers) - len(p.numbers) for c, p in proposals.items()]
     counts = _by_rule(options, [proposal.numbers for proposal in proposals.values()])
@@ -425,7 +425,8 @@ def _spelling_of(asking: Asking, ask: int, names: Sequence[bytes], choice: Choic
     return replace(asking.request(ask), arrays=arrays)
 
 
-def _enough(organisations: int, options: Agreement) -> None:
+def enough(organisations: int, options: Agreement) -> None:
+    """Refuse what no word could come of."""
     if options.rule in ("summed", "intersection") and organisations < options.holders:
         who = (
             "1 organisation takes part"

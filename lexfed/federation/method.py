@@ -52,6 +52,8 @@ class Method:
     split: ParameterSplit  # ALL_SHARED: nothing is private; nobody should forget to say so
     rounds: int
     study: Study | None = None  # default: that of the method's kind
+    # why training from a state on is of no use, as far as the server itself can see; None: it is
+    diverged: Callable[[ServerState], str | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.client, Mapping) or not all(

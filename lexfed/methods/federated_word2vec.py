@@ -59,7 +59,7 @@ from lexfed.word2vec.replica import (
     version_of,
 )
 from lexfed.word2vec.row_rules import RowRule, RowStep
-from lexfed.word2vec.study import VectorStudy
+from lexfed.word2vec.study import VectorStudy, worse_than_none
 from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
 from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, VERSION
 from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
@@ -80,13 +80,15 @@ def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
         split=ALL_SHARED,
         rounds=parts.rounds,
         study=VectorStudy(parts.word2vec, parts.people, parts.rounds, replicas, readings),
+        diverged=worse_than_none(parts.word2vec),
     )
 
 
 def server(parts: VectorParts) -> ServerProgram:
     options = parts.word2vec
     fedsgd = options.mode == "fedsgd"
-    rule = RowRule(options.rule, options.row_cap if options.rule == "row_cap" else options.cap)
+    cap = options.row_cap if options.rule == "row_cap" else options.cap
+    rule = RowRule(options.rule, cap, options.reach)
 
     def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         old, tables = read_tables(Path(options.start)) if options.start else (None, {})
