@@ -10,7 +10,7 @@ from lexfed.core.kernels import add_rows, add_rows_within, add_scaled_rows
 from lexfed.core.params import Rows
 from lexfed.federation import add_replies
 from lexfed.privacy.mechanism import Asked
-from lexfed.wire import Message, Precision, pack
+from lexfed.wire import Message, Precision, echoing, pack
 from lexfed.word2vec.passes import Pairs
 from lexfed.word2vec.row_rules import RowRule, RowStep, start
 from lexfed.word2vec.vector_verbs import SKIPGRAM
@@ -33,7 +33,8 @@ def reply(precision: Precision) -> Message:
     rows = Rows(torch.tensor([0, 3, 15]), torch.randn(3, WIDTH), counts=torch.tensor([1, 2, 3]))
     figures = {name: torch.tensor(1.0) for name in ("weight", "loss", "nodes")}
     update = {**{f"delta/{name}": rows for name in tables()}, **figures}
-    return Message(pack(update, precision, torch.Generator().manual_seed(0)))
+    packed = pack(update, precision, torch.Generator().manual_seed(0))
+    return echoing(request(), Message(packed))
 
 
 def taken(honest: Message, lie: Message) -> None:

@@ -91,6 +91,7 @@ rounds = 3
 [data]
 name = "{tmp_path}/texts.jsonl"
 clients = 6
+classes = 2
 [vocabulary]
 corpus = "clients"
 [model]

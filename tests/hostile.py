@@ -151,6 +151,9 @@ SCENES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "word2vec private list": lambda: vectors(
         agreement={"rule": "dp", "epsilon": 50.0, "words_per_document": 10}
     ),
+    "word2vec trusting nobody": lambda: vectors(
+        agreement={"minimum": 2, "trust": "nobody", "memory": 2}
+    ),
     "language": lambda: language(
         tokenizer_for_free={"switch": [1], "sample_words": 40, "sample_length": 8}
     ),

@@ -35,7 +35,7 @@ from lexfed.corpus.population import Client, Data
 from lexfed.corpus.text import Corpus
 from lexfed.federation import ClientState, Federation, Replies, Requests, ServerState, plain
 from lexfed.vocabulary import scan, vectors
-from lexfed.wire import ClientId, Verb
+from lexfed.wire import ClientId, Verb, echoing
 
 DATA = {
     "rotten_tomatoes": Data(name="rotten_tomatoes", clients=10, partition="iid"),
@@ -72,7 +72,7 @@ def agreed(clients: Sequence[Client], options: Agreement, seed: int) -> ServerSt
             state = states.get(client, ClientState())
             reply, states[client] = handlers(options)[verb](message, clients[client], state)
             if reply is not None:
-                yield client, reply
+                yield client, echoing(message, reply)
 
     federation = Federation(range(len(clients)), ask, plain(ask))
     return agree(federation, ServerState(), options, root(seed))

@@ -1,4 +1,5 @@
-"""An organisation's half of an agreement: what it proposes, and what it spells.
+"""An organisation's half of an agreement: what it proposes, and what it spells; or, where nobody is
+trusted, what it offers.
 
 It remembers what it answered under each nonce. A nonce that comes again gets the same bytes, or
 nothing: a server that repeats one can't compare what the organisation held then with what it holds
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lexfed.agreement import evidence, word_list
+from lexfed.agreement import evidence, group_key, offers, word_list, word_secrets
 from lexfed.agreement.proposals import DISCLOSE, NONCE, PROPOSE, SPELL, hashes, listed, rows
 from lexfed.agreement.protocol import NONCE_BYTES, Agreement
 from lexfed.core.errors import PrivacyError
@@ -46,7 +47,7 @@ def handlers(options: Agreement) -> dict[Verb, Handler]:
         proposal = _named(_own(options, client, message, _hashing(key), told), _hashing(key))
         shares = _shares(options, client, list(proposal), key, nonce)
         reply = Message({"hashes": rows(proposal), **_numbers(options, proposal), **shares})
-        digest = blake2b(encode(reply), digest_size=16).hexdigest()
+        digest = _digest(reply)
         if ask >= options.passes or memory.get(str(ask), digest) != digest:
             return None, state
         return reply, _kept(state, nonce, {**memory, str(ask): digest})
@@ -63,7 +64,66 @@ def handlers(options: Agreement) -> dict[Verb, Handler]:
         words = "\n".join(found.get(h, "") for h in asked)
         return Message(blobs={"words": words.encode()}), _kept(state, nonce, memory)
 
+    if options.trust == "nobody":
+        return trusting_nobody(options)
     return {PROPOSE: propose, SPELL: spell} if options.veiled else {DISCLOSE: disclose}
+
+
+def trusting_nobody(options: Agreement) -> dict[Verb, Handler]:
+    """The four exchanges after which words that k hold can be read. All secrets of a nonce hang
+    from it and the organisation's own, and no exchange is answered in two ways.
+    """
+
+    def introduce(message: Message, client: Client, nonce: bytes) -> Message | None:
+        words = word_secrets.bucket(len(_offered(options, client)))
+        return group_key.introduction(client, nonce, words)
+
+    def accept(message: Message, client: Client, nonce: bytes) -> Message | None:
+        read = [key is not None for key in group_key.read_deals(message, client, nonce)]
+        return Message({"read": torch.tensor(read, dtype=torch.bool)})
+
+    def offer(message: Message, client: Client, nonce: bytes) -> Message | None:
+        (group,) = group_key.read_deals(message, client, nonce)
+        if group is None:
+            return None
+        own, most = _offered(options, client), int(message.meta["most"])
+        terms, size = options.terms, min(most, word_secrets.bucket(len(own)))
+        key = terms.key(group, nonce)
+        chance = derive(client.secret, "padding", key.hex())
+        words = [(word, options.told(n) if terms.counted else 0) for word, n in own[:size]]
+        return offers.offer(words, key, terms, offers.place_of(client.id), size, chance)
+
+    return {
+        group_key.INTRODUCE: _in_one_way(introduce, "introduce"),
+        group_key.DEAL: _in_one_way(group_key.dealt, "deal"),
+        group_key.ACCEPT: _in_one_way(accept, "accept"),
+        offers.OFFER: _in_one_way(offer, "offer"),
+    }
+
+
+def _offered(options: Agreement, client: Client) -> list[tuple[str, int]]:
+    return [(word, n) for word, n in proposed(options, client) if word_secrets.fits(word)]
+
+
+def _in_one_way(answer: Callable[[Message, Client, bytes], Message | None], name: str) -> Handler:
+    """The same nonce gets the same bytes again, or nothing."""
+
+    def handle(message: Message, client: Client, state: ClientState) -> Answer:
+        nonce = message.blobs.get(NONCE, b"")
+        _check_nonce(nonce)
+        reply, memory = answer(message, client, nonce), _memory(state, nonce)
+        if reply is None:
+            return None, state
+        digest = _digest(reply)
+        if memory.get(name, digest) != digest:
+            return None, state
+        return reply, _kept(state, nonce, {**memory, name: digest})
+
+    return handle
+
+
+def _digest(reply: Message) -> str:
+    return blake2b(encode(reply), digest_size=16).hexdigest()
 
 
 def key_of(client: Client, nonce: bytes) -> Seed:
@@ -75,9 +135,13 @@ def key_of(client: Client, nonce: bytes) -> Seed:
             "words can't be hashed without a secret that the organisations share: anyone could "
             "try words out"
         )
+    _check_nonce(nonce)
+    return derive(client.common_secret, "words", nonce.hex())
+
+
+def _check_nonce(nonce: bytes) -> None:
     if len(nonce) != NONCE_BYTES:
         raise PrivacyError(f"an agreement needs a nonce of {NONCE_BYTES} bytes; nothing was sent")
-    return derive(client.common_secret, "words", nonce.hex())
 
 
 def _hashing(key: Seed) -> Name:

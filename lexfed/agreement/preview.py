@@ -12,6 +12,7 @@ from itertools import count
 
 from lexfed.agreement.organisation import proposed
 from lexfed.agreement.protocol import FEW, Agreement
+from lexfed.agreement.word_secrets import bucket
 from lexfed.corpus.population import Client
 from lexfed.corpus.text import Corpus
 from lexfed.vocabulary import splitting
@@ -64,6 +65,8 @@ def everything_is_told(options: Agreement) -> bool:
 
 def words_of_a_liar(options: Agreement, own: int) -> int:
     """How many it may propose, if the others propose as many as this organisation does."""
+    if options.trust == "nobody":  # it knows nothing nearer than a power of two
+        return int(min(options.stuffing * bucket(min(own, options.top)), options.top))
     if options.rule != "summed":
         return options.top
     return int(min(max(FEW, options.stuffing * own), options.top))

@@ -75,18 +75,18 @@ class Proposal:
         return Proposal(numbers, None if self.shares is None else self.shares[mask], self.place)
 
 
-def rows(hashes: Iterable[bytes]) -> Tensor:
-    data = b"".join(hashes)  # (n, HASH)
+def rows(hashes: Iterable[bytes], width: int = HASH) -> Tensor:
+    data = b"".join(hashes)  # (n, width)
     return (
-        torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, HASH)
+        torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, width)
         if data
-        else torch.empty(0, HASH).byte()
+        else torch.empty(0, width).byte()
     )
 
 
 def hashes(rows: Tensor) -> list[bytes]:
-    data = rows.contiguous().numpy().tobytes()
-    return [data[start : start + HASH] for start in range(0, len(data), HASH)]
+    data, width = rows.contiguous().numpy().tobytes(), rows.shape[1]
+    return [data[start : start + width] for start in range(0, len(data), width)]
 
 
 def listed(blob: bytes) -> list[bytes]:
@@ -133,10 +133,10 @@ def _hashed(reply: Message) -> list[bytes] | None:
 
 def _words(reply: Message, longest: int) -> list[bytes] | None:
     words = listed(reply.blobs.get("words", b""))
-    return words if all(_is_word(word, longest) for word in words) else None
+    return words if all(is_word(word, longest) for word in words) else None
 
 
-def _is_word(name: bytes, longest: int) -> bool:
+def is_word(name: bytes, longest: int) -> bool:
     try:
         word = name.decode()
     except UnicodeDecodeError:
@@ -154,5 +154,5 @@ def spelling(
     return {
         name: word.decode()
         for name, word in zip(asked, words, strict=True)
-        if _is_word(word, longest)
+        if is_word(word, longest)
     }

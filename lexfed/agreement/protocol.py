@@ -15,8 +15,10 @@ that do not trust each other.
               server -> k holders       the chosen hashes and their evidence; back come their words,
                                         which must be the same                              `spell`
     openly:   organisation -> server    words, counts                                    `disclose`
+    nobody    organisations             agree on a key of their own                     `group_key`
+    trusted:  organisation -> server    words that only k of them together open            `offers`
 
-Veiled, `summed` with k = 2, who learns what:
+Veiled, `summed` with k = 2, who learns what (where nobody is trusted: below):
 
 The server alone, honest or not: the words that two organisations hold and it asks for; how many
 words each proposes; of every hash which organisations have it, and about how often each uses it
@@ -43,12 +45,29 @@ unchecked, and no evidence binds the server; `dp` hides a text from readers and 
 the server. An intersection of two is no better than a sum: a liar reads what the other holds T
 times. The union is always in the clear: all of it is told anyway. A list carries no hashes, so its
 readers can't check it against what they proposed.
+
+Where nobody is trusted (`trust = "nobody"`), k = 2:
+
+The server alone, honest or not: every word that two organisations hold, with their counts, though
+the rule did not choose it; of what one alone holds neither spelling nor count: that a row exists,
+among others that are none. About how many words each holds, to the next power of two.
+
+One organisation that lies: what it could before. It counts as one holder of any word it names; the
+server then reads that word, and the list takes it if the others' counts suffice. It can't plant a
+word or change one, and can't keep one back that two others hold, by wrong shares, wrong spellings,
+keys of its own or complaints.
+
+The server with one organisation: that one has the key. A word that they guess is found, and at
+whom; a guess takes them `memory` kilobytes and some time, as each word takes an organisation. That
+is a price, no wall: a dictionary costs them what an agreement of as many words costs. Their guesses
+could only be counted if every word went through all the others (an oblivious function of a key in
+parts); then one that lies could keep every word back.
 """
 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from statistics import median
@@ -56,7 +75,8 @@ from typing import Literal
 
 import torch
 
-from lexfed.agreement import evidence, word_list
+from lexfed.agreement import evidence, offers, word_list
+from lexfed.agreement.group_key import Hearing, gathered
 from lexfed.agreement.proposals import (
     DISCLOSE,
     NONCE,
@@ -71,6 +91,7 @@ from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import Federation, ServerState, Steps, clock, once
 from lexfed.privacy import set_union
+from lexfed.privacy.accounting import Ledger
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb
 
@@ -81,6 +102,7 @@ NONCE_BYTES = 16
 PAID = "pay for the agreement"  # done before anything is asked
 FEW = 1000  # words: who proposes no more has brought no dictionary
 SPELLERS = 2  # holders that spell a word alike, at least, where it has so many
+EXCHANGES = 4  # of an agreement in which nobody is trusted
 TRIES = 3  # times that who does not answer is asked to spell
 
 
@@ -101,6 +123,11 @@ class Agreement:
     counts: Literal["coarse", "exact", "none"] = "coarse"
     # summed: so many times the median of the others' words may one propose; its rarest are cut
     stuffing: float = 2.0
+    # who is told of words that fewer than k hold: the server sees their hashes and counts; nobody
+    # does (k of them open a word)
+    trust: Literal["server", "nobody"] = "server"
+    # trust = "nobody": kilobytes that hashing a word takes, a power of two; so much costs a guess
+    memory: int = 256
     hashed: bool = True  # the server chooses among hashes; the union is always in the clear
     size: int | None = None  # the most words in the list
     longest: int = 100  # characters; what is longer is no word
@@ -126,6 +153,22 @@ class Agreement:
             raise ConfigError(
                 "agreement.epsilon must be above 0, agreement.delta between 0 and 1 (1e-6, say)"
             )
+        if self.memory < 2 or self.memory & (self.memory - 1):
+            raise ConfigError("agreement.memory must be a power of two, and at least 2")
+        if self.trust == "nobody":
+            self._check_nobody()
+
+    def _check_nobody(self) -> None:
+        if self.rule == "union" or not self.hashed or self.holders < 2:
+            raise ConfigError(
+                "agreement.trust = 'nobody' keeps words back that fewer than k organisations hold: "
+                "it needs rule = 'summed' or 'intersection', hashed = true, holders of at least 2"
+            )
+        if self.rule == "dp":
+            raise ConfigError(
+                "with agreement.rule = 'dp' the server adds the noise, and is trusted with what it "
+                "is added to: set agreement.trust = 'server', or agreement.rule = 'summed'"
+            )
 
     @property
     def veiled(self) -> bool:
@@ -139,6 +182,10 @@ class Agreement:
     @property
     def verb(self) -> Verb:
         return PROPOSE if self.veiled else DISCLOSE
+
+    @property
+    def terms(self) -> offers.Terms:
+        return offers.Terms(self.holders, self.memory, self.longest, self.numbers is not None)
 
     @property
     def passes(self) -> int:
@@ -177,6 +224,7 @@ class Refused:
     organisations: int = 0  # that proposed many more words than the others
     words: int = 0  # of theirs that were cut
     spellings: int = 0  # chosen words that too few holders spelt alike
+    shares: int = 0  # trust = "nobody": rows that did not fit the others of their word
 
 
 @dataclass(frozen=True)
@@ -187,6 +235,7 @@ class Choice:
     holders: Mapping[bytes, list[ClientId]]
     proofs: Mapping[bytes, list[int]]  # what evidence of each name may be
     refused: Refused
+    words: Mapping[bytes, str] | None = None  # None: nobody spelt them yet
 
 
 @dataclass(frozen=True)
@@ -227,11 +276,18 @@ def agreed(
     attempt draws anew, as in a deployment, and every one is paid for.
     """
     if options.rule == "dp" and "agree" not in state.done and (again or PAID not in state.done):
-        passes = set_union.passes(options.epsilon, options.delta, options.words_per_document)
-        ledger = set_union.charged(state.ledger, passes)
+        ledger = price(options, state.ledger)
         state = replace(state, ledger=ledger, step=state.step + 1, done=state.done | {PAID})
         yield state
     return (yield from once(state, "agree", lambda s: agree(federation, s, options, seed, old)))
+
+
+def price(options: Agreement, ledger: Ledger = ()) -> Ledger:
+    """The ledger with what an agreement is charged."""
+    if options.rule != "dp":
+        return ledger
+    passes = set_union.passes(options.epsilon, options.delta, options.words_per_document)
+    return set_union.charged(ledger, passes)
 
 
 def agree(
@@ -246,21 +302,19 @@ def agree(
     With an `old` list its words keep their ids and the new ones come behind. Who joins late is
     known to hold what came then.
     """
-    asking = Asking(federation, state, options, fresh_nonce(seed, old), derive(seed, "noise"))
-    choice = (_released if options.rule == "dp" else _chosen)(asking)
+    noise = derive(seed, "noise", *state.forks)
+    asking = Asking(federation, state, options, fresh_nonce(seed, old), noise)
+    choice = _rule_of(options)(asking)
     if not choice.counts and old is None:
         raise DataError(_nothing(options))
-    words = (
-        _spelt(asking, choice)
-        if options.veiled
-        else {name: name.decode() for name in choice.counts}
-    )
+    words = _words_of(asking, choice)
     new = word_list.ordered({word: choice.counts[name] for name, word in words.items()})
     if not new.tokens and old is None:
         raise DataError(
             "no word that was chosen was spelt alike by those who hold it; ask them all again"
         )
-    refused = replace(choice.refused, spellings=len(choice.counts) - len(words))
+    unlike = choice.refused.spellings + len(choice.counts) - len(words)
+    refused = replace(choice.refused, spellings=unlike)
     vocabulary = new if old is None else word_list.renew(old, new)
     return state.with_blob(VOCABULARY, word_list.to_bytes(vocabulary)).with_blob(
         REFUSED, json.dumps(asdict(refused)).encode()
@@ -269,6 +323,41 @@ def agree(
 
 def refused_of(state: ServerState) -> Refused:
     return Refused(**json.loads(state.blobs.get(REFUSED, b"{}")))
+
+
+def _rule_of(options: Agreement) -> Callable[[Asking], Choice]:
+    if options.trust == "nobody":
+        return _opened
+    return _released if options.rule == "dp" else _chosen
+
+
+def _words_of(asking: Asking, choice: Choice) -> Mapping[bytes, str]:
+    if choice.words is not None:
+        return choice.words
+    if not asking.options.veiled:
+        return {name: name.decode() for name in choice.counts}
+    return _spelt(asking, choice)
+
+
+def _opened(asking: Asking) -> Choice:
+    """What the rule takes of the words that k organisations could be heard to hold."""
+    options, hearing = asking.options, Hearing(asking.federation)
+    _enough(len(asking.federation.clients), options)
+    group = gathered(hearing, [asking.request(ask) for ask in range(EXCHANGES)])
+    _enough(len(group.words), options)
+    heard = offers.heard(hearing, group, options.stuffing, options.top)
+    _enough(len(heard.offers), options)
+    found = offers.read_offers(heard.offers, options.terms)
+    counts = _by_rule(options, list(found.numbers.values()))
+    words = _distinct({name: found.words[name] for name in counts})
+    refused = Refused(hearing.malformed, heard.cut, heard.words, found.unlike, found.wrong)
+    return Choice(counts, {}, {}, refused, words)
+
+
+def _distinct(words: Mapping[bytes, str]) -> dict[bytes, str]:
+    """Without those that two names are said to stand for."""
+    twice = Counter(words.values())
+    return {name: word for name, word in words.items() if twice[word] == 1}
 
 
 def _chosen(asking: Asking) -> Choice:
@@ -408,11 +497,9 @@ def _spelt(asking: Asking, choice: Choice) -> dict[bytes, str]:
         for client in sorted(asked):
             for name in asked[client] if silent[client] < TRIES else ():
                 waiting[name].append(client)
-    words = {
-        name: word for name, votes in said.items() for word in votes if votes[word] == needed[name]
-    }
-    twice = Counter(words.values())
-    return {name: word for name, word in words.items() if twice[word] == 1}
+    return _distinct(
+        {name: w for name, votes in said.items() for w in votes if votes[w] == needed[name]}
+    )
 
 
 def _spelling_of(asking: Asking, ask: int, names: Sequence[bytes], choice: Choice) -> Message:

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-from lexfed.audits import probes
+from lexfed.audits import probes, secure_view
 from lexfed.audits import word_lists as agreement
 from lexfed.audits.attributes import users
 from lexfed.audits.closed_form import attacks as closed_form
@@ -180,17 +180,17 @@ def of_wire(wire: Path, truth: Config) -> Rows:
             )
     check_origin(wire, configuration.same_messages(truth))
     assembly = assemble(truth)
-    scene = seen(
-        _about(truth, "as recorded", None), assembly, list(transcript(wire, assembly.method.client))
-    )
-    if not scene.uploads:
+    messages = list(transcript(wire, secure_view.verbs(assembly)))
+    scenes = seen(_about(truth, "as recorded", None), assembly, messages)
+    found = [upload.client for scene in scenes for upload in scene.uploads]
+    if not found:
         raise DataError(f"{wire} holds no upload that moves a parameter: there is nothing to read")
-    if max(upload.client for upload in scene.uploads) >= len(assembly.population):
+    if max(found) >= len(assembly.population):
         raise DataError(
             f"{wire} was not recorded with this configuration: it has {len(assembly.population)} "
             "clients"
         )
-    rows = [cell.row() for cell in attack(scene).values()]
+    rows = [cell.row() for cell in attack(scenes).values()]
     _require_some(rows, None)
     return rows
 
@@ -255,8 +255,15 @@ def _about(config: Config, defence: str, sentences: int | None) -> dict[str, Any
     return {**about, "optimizer": train.optimizer}
 
 
-def attack(scene: Scene) -> Mapping[tuple[Any, ...], Cell]:
+def attack(scenes: Sequence[Scene]) -> Mapping[tuple[Any, ...], Cell]:
     """Every attack that the configuration names, on every upload."""
+    cells: dict[tuple[Any, ...], Cell] = {}
+    for scene in scenes:
+        cells |= _attacked(scene)
+    return cells
+
+
+def _attacked(scene: Scene) -> Mapping[tuple[Any, ...], Cell]:
     findings = Findings(scene.about, scene.assembly.config.seed)
     for name in scene.assembly.config.audit.attacks:
         before = set(findings.cells)

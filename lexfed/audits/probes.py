@@ -8,10 +8,12 @@ through its rounds, and what is released is asked which of them were there (`one
     local:    a fair coin says whether its update goes up or down
               score: what its own uploads say
 
-The rounds, the handler, the mechanism, the sampler and the ledger are those of the configuration;
-with `privacy.noise_cohort` those of the deployment that its epsilon speaks of, else with more users
-at the same sampling rate, if there are fewer than probes. All other users say nothing: an attacker
-may know what they sent, and then it is as if they had not.
+The rounds, the handler, the mechanism, the sampler and the ledger are those of the configuration: a
+probe's update stands in the place of the local one, inside the method's own handler
+(`parts.layer`). A handler that trains otherwise is refused, as nothing would be tested. With
+`privacy.noise_cohort` they are those of the deployment that its epsilon speaks of, else with more
+users at the same sampling rate, if there are fewer than probes. All other users say nothing: an
+attacker may know what they sent, and then it is as if they had not.
 
 What is measured is a lower bound. One below the printed epsilon refutes nothing, and proves
 nothing; one above it says that the promise is broken. Canaries are something else: phrases that are
@@ -36,20 +38,35 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, numpy_generator, root
 from lexfed.corpus.population import Client, Population
+from lexfed.experiment import building
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly
 from lexfed.experiment.config import Config
-from lexfed.federation import ClientState, Federation, Replies, Requests, ServerState, plain
-from lexfed.learning.private_table import KEEPS_NOTHING
-from lexfed.learning.task import Trained
-from lexfed.learning.training import updater
+from lexfed.experiment.promised import promised
+from lexfed.federation import (
+    ClientState,
+    Federation,
+    Handler,
+    Method,
+    Replies,
+    Requests,
+    ServerState,
+    plain,
+)
+from lexfed.learning.private_table import PrivatePart
+from lexfed.learning.task import LocalUpdate, Trained
 from lexfed.privacy.mechanism import deltas, dense
-from lexfed.wire import ClientId, Message, Verb, unpack
+from lexfed.wire import ClientId, Message, Verb, below, echoing, unpack
 
 ATTACK = "epsilon"
 RELEASED = "every released model"
 LONG = 100.0  # clips: what a probe would send, if nobody clipped it
 LEAST_SPREAD = 1e-3  # in clips: no noise at all is taken for that much
+
+NO_NOISE = (
+    "there is no epsilon to measure: no noise is added (set privacy.placement and "
+    "privacy.epsilon, or leave out --attack epsilon)"
+)
 
 Numbers = npt.NDArray[np.float64]
 
@@ -83,9 +100,11 @@ class Trial:
 def check(assembly: Assembly) -> None:
     """Refused before anything is trained."""
     if assembly.promise is None:
+        raise ConfigError(NO_NOISE)
+    if assembly.config.privacy.placement == "distributed":
         raise ConfigError(
-            "there is no epsilon to measure: no noise is added (set privacy.placement and "
-            "privacy.epsilon, or leave out --attack epsilon)"
+            "probes answer one by one, and noise in shares is within secure sums alone: measure "
+            "the same noise with privacy.placement = 'central' and cohort.sampling = 'everyone'"
         )
 
 
@@ -126,16 +145,24 @@ def measure(tried: Trial) -> Measured:
     config = tried.config
     seed = derive(root(config.seed), "audit", ATTACK)
     probes = Probes(tried, seed)
-    method = config.entry.build(tried.parts, config.options)
-    federation = probes.federation(updater(
-        config.train, method.split, KEEPS_NOTHING, probes.update, tried.parts.mechanism
-    ))  # fmt: skip
-    state = ServerState()
+    if not hasattr(tried.parts, "layer"):
+        raise _out_of_reach(config)
+    method = building.build(config, replace(tried.parts, layer=probes.layer))
+    promise = promised(tried.parts.promise, config, method, tried.parts.people)
+    if promise is None:
+        raise ConfigError(NO_NOISE)
+    federation, state = probes.federation(method), ServerState()
     for state in method.server(federation, derive(seed, "server"), ServerState()):
         probes.see(state)
-    promise = tried.parts.promise
     found = audit(probes.scores, probes.coins, promise.delta, shares=_shares(tried))
-    return Measured(found, promise.epsilons(state.ledger)[0])
+    return Measured(found, promise.statement(state.ledger).epsilon_this_run)
+
+
+def _out_of_reach(config: Config) -> ConfigError:
+    return ConfigError(
+        f"probes can't be sent through method '{config.method}', so its epsilon is not tested: "
+        "make its handler with trainer (lexfed.learning.training), or train by parts.layer"
+    )
 
 
 def _shares(tried: Trial) -> Sequence[Share]:
@@ -160,6 +187,7 @@ class Probes:
     before: Params = field(default_factory=dict)
     step: Numbers | None = None  # that the server made along each number, before the last
     rounds: int = 0
+    made: int = 0  # updates of probes
     drawn: dict[int, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -176,38 +204,51 @@ class Probes:
 
     # --- what probes do
 
+    def layer(self, update: LocalUpdate, task: Any, private: PrivatePart) -> LocalUpdate:
+        """In the place of what a method does to its model."""
+        return self.update
+
     def update(
         self, params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Trained:
-        """One number is moved, far."""
-        name, place = self._place(params, client.id)
+        """One number of what is shared is moved, far."""
+        self.made += 1
+        name, place = self._place(below("model", message.arrays), client.id)
         moved = params[name].flatten().clone()
         up = not self.local or bool(self.coins[client.id])
         moved[place] += LONG * float(message.meta["clip"]) * (1 if up else -1)
         return Trained({**params, name: moved.reshape(params[name].shape)}, 0.0)
 
-    def federation(self, handler: Any) -> Federation:
-        """Of all users, of whom only probes that are there answer."""
+    def federation(self, method: Method) -> Federation:
+        """Of all users, of whom only probes that are there answer. A probe has some user's texts:
+        what it sends does not depend on them.
+        """
         people = self.tried.people
-        nothing = people.train.take(np.arange(0))
+        somebody = people.client(0)
 
         def ask(verb: Verb, requests: Requests) -> Replies:
-            return self._answers(handler, nothing, verb, requests)
+            if verb.moves:
+                return self._answers(verb, method.client[verb], somebody, requests)
+            return iter(())
 
         return Federation(range(len(people)), ask, plain(ask))
 
     def _answers(
-        self, handler: Any, nothing: Any, verb: Verb, requests: Requests
+        self, verb: Verb, handler: Handler, somebody: Client, requests: Requests
     ) -> Iterator[tuple[ClientId, Message]]:
-        for client, message in requests.items() if verb.kind == "update" else ():
+        for client, message in requests.items():
             self.clip = float(message.meta["clip"])
-            if client < len(self.coins) and (self.local or self.coins[client]):
-                secret = derive(self.seed, "probe", client)
-                who = Client(client, nothing, nothing, nothing, secret)
-                reply, _ = handler(message, who, ClientState())
-                if self.local:
-                    self._hear(client, reply)
-                yield client, reply
+            if client >= len(self.coins) or not (self.local or self.coins[client]):
+                continue
+            made, secret = self.made, derive(self.seed, "probe", client)
+            reply, _ = handler(message, replace(somebody, id=client, secret=secret), ClientState())
+            if self.made == made:
+                raise _out_of_reach(self.tried.config)
+            if reply is None:
+                continue
+            if self.local:
+                self._hear(client, reply)
+            yield client, echoing(message, reply)
 
     # --- what is seen of them
 

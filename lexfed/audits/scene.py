@@ -6,13 +6,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from lexfed.audits import secure_view
 from lexfed.audits.closed_form import front_ends
 from lexfed.audits.closed_form import phrases as canaries
 from lexfed.audits.closed_form.attackers import Public
@@ -48,7 +49,9 @@ class Scene:
     canaries: Mapping[ClientId, str] = field(default_factory=dict)
 
     def client(self, upload: Upload) -> Client:
-        return self.assembly.population.client(upload.client)
+        """Who sent it; of a sum, all of them as one."""
+        people = self.assembly.population
+        return people.together(upload.cohort) if upload.cohort else people.client(upload.client)
 
     @cached_property
     def public(self) -> Public:
@@ -75,9 +78,9 @@ class Scene:
     @property
     def repeated(self) -> list[list[Upload]]:
         """All uploads of each client that sent more than one."""
-        by_client: dict[ClientId, list[Upload]] = {}
+        by_client: dict[tuple[ClientId, ...], list[Upload]] = {}
         for upload in self.uploads:
-            by_client.setdefault(upload.client, []).append(upload)
+            by_client.setdefault((upload.client, *upload.cohort), []).append(upload)
         return [several for several in by_client.values() if len(several) > 1]
 
 
@@ -129,7 +132,7 @@ def timed(cell: Cell, work: Callable[[], Figures | None]) -> None:
         cell.figures.append(figures)
 
 
-def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
+def act(about: Mapping[str, Any], assembly: Assembly) -> list[Scene]:
     """Run the first rounds for real, and keep what crossed the wire."""
     torch.set_num_threads(1)
     config = assembly.config
@@ -144,18 +147,19 @@ def act(about: Mapping[str, Any], assembly: Assembly) -> Scene:
     assembly = replace(assembly, population=canaries.planted(people, phrases))
     heard: list[Recorded] = []
     with tempfile.TemporaryDirectory() as folder:
-        federation = _asked(
-            config, listened(simulate(site_of(assembly, Store(Path(folder)))), heard)
-        )
+        site = site_of(assembly, Store(Path(folder)))
+        listen = partial(secure_view.listened, config.secure) if config.secure.sums else listened
+        federation = _asked(config, listen(simulate(site), heard))
         server = assembly.method.server(
             federation, derive(root(config.seed), "server"), ServerState()
         )
         for state in server:
             if state.round >= config.audit.rounds:
                 break
-    return replace(
-        seen(about, assembly, heard, config.audit.clients), everyone=everyone, canaries=phrases
-    )
+    return [
+        replace(scene, everyone=everyone, canaries=phrases)
+        for scene in seen(about, assembly, heard, config.audit.clients)
+    ]
 
 
 def seen(
@@ -163,18 +167,23 @@ def seen(
     assembly: Assembly,
     messages: Sequence[Recorded],
     clients: int | None = None,
-) -> Scene:
-    """What these messages show; of so many clients, if not of all."""
-    found = list(uploads(messages))
-    attacked = set(list(dict.fromkeys(upload.client for upload in found))[:clients])
-    some = [upload for upload in found if upload.client in attacked]
-    return Scene(
-        about,
-        assembly,
-        some,
-        assembly.population,
-        [one for one in messages if one.verb.kind == "list"],
-    )
+) -> list[Scene]:
+    """What these messages show; of so many clients, if not of all. Where sums are secure, the
+    masked uploads and the sums are two scenes.
+    """
+    lists = [one for one in messages if one.verb.kind == "list"]
+    views: dict[str | None, list[Upload]] = {}
+    if assembly.config.secure.sums:
+        views = secure_view.views(messages, assembly)
+    else:
+        views[None] = list(uploads(messages))
+    scenes = []
+    for sees, found in views.items():
+        attacked = set(list(dict.fromkeys(upload.client for upload in found))[:clients])
+        some = [upload for upload in found if upload.client in attacked]
+        told = about if sees is None else {**about, "sees": sees}
+        scenes.append(Scene(told, assembly, some, assembly.population, lists))
+    return scenes
 
 
 def _asked(config: Config, federation: Federation) -> Federation:

@@ -20,6 +20,7 @@ KEYS = (
     "auc", "auc_interval", "tpr_at_1pct_fpr", "correlation", "uploads", "nothing_to_read", "seeds",
     "seconds", "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit", "majority",
     "round", "rouge_1", "rouge_2", "rouge_l", "epsilon_measured", "not_run",
+    "sees",
 )  # fmt: skip
 FIGURES = (
     "precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc",

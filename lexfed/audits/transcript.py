@@ -19,6 +19,7 @@ class Recorded:
     direction: Direction
     verb: Verb
     message: Message
+    cohort: tuple[ClientId, ...] = ()  # of a sum: whose it is
 
 
 def check_origin(folder: Path, configuration: str) -> None:
@@ -65,4 +66,5 @@ def transcript(folder: Path, verbs: Iterable[Verb]) -> Iterator[Recorded]:
                 f"'{about['verb']}'"
             )
         clock = {key: about[key] for key in ("round", "step", "ask", "client", "direction")}
-        yield Recorded(**clock, verb=known[about["verb"]], message=message)
+        cohort = tuple(about.get("cohort", ()))
+        yield Recorded(**clock, verb=known[about["verb"]], message=message, cohort=cohort)

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lexfed.agreement.protocol import VOCABULARY
 from lexfed.audits.transcript import Recorded
-from lexfed.core.params import Params, Rows
-from lexfed.wire import ClientId, Message, below, unpack
+from lexfed.core.params import Params, Rows, Update
+from lexfed.wire import ClientId, below, unpack
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Upload:
     delta: Mapping[str, Tensor | Rows]
     # what the server had sent beside it, or before: a tokenizer, a word list
     blobs: Mapping[str, bytes]
+    # of a sum: the clients that it is of
+    cohort: tuple[ClientId, ...] = ()
 
 
 def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
@@ -41,17 +43,17 @@ def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
             sent[key] = one
         elif key in sent:
             request = sent.pop(key).message
-            delta = _delta(one.message)
+            delta = moves(unpack(one.message.arrays))
             if delta:
                 blobs = {**lists.get(one.client, {}), **request.blobs}
-                yield Upload(one.round, one.client, below("model", request.arrays), delta, blobs)
+                model = below("model", request.arrays)
+                yield Upload(one.round, one.client, model, delta, blobs, one.cohort)
 
 
-def _delta(message: Message) -> dict[str, Tensor | Rows]:
+def moves(update: Update) -> dict[str, Tensor | Rows]:
     """The update per text, if clients say how many they have: scale tells nothing that these
     attacks would miss.
     """
-    update = unpack(message.arrays)
     weight = update.get("weight")
     scale = float(weight) if isinstance(weight, Tensor) and float(weight) else 1.0
     moved = {

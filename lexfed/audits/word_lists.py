@@ -3,9 +3,9 @@ holds.
 
     public files          the server: a name that one alone proposed is a single-source word, if it
                           is told in the clear (openly: all of them; veiled: those that were chosen
-                          and spelt)
+                          and spelt; where nobody is trusted: those that it can open)
     a colluding client    the same, and tries a public word list out against the hashes, with the
-                          key of the organisations
+                          key of the organisations (slowly, where nobody is trusted)
     another organisation  reads the list: a word that its own text lacks is somebody else's, perhaps
                           of one alone
 
@@ -14,11 +14,12 @@ can't tell whose).
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from lexfed.agreement import word_list
+from lexfed.agreement import group_key, word_list, word_secrets
+from lexfed.agreement.offers import OFFER, read_offers
 from lexfed.agreement.organisation import key_of
 from lexfed.agreement.proposals import (
     DISCLOSE,
@@ -33,7 +34,6 @@ from lexfed.agreement.protocol import VOCABULARY, Agreement
 from lexfed.audits.closed_form.attackers import PUBLIC_FILES
 from lexfed.audits.scene import Figures, Findings, Scene, timed
 from lexfed.audits.transcript import Recorded
-from lexfed.core.seeds import Seed
 from lexfed.vocabulary import scan, splitting
 from lexfed.wire import ClientId
 
@@ -52,13 +52,10 @@ class Messages:
         """The names that each organisation proposed."""
         held: dict[ClientId, set[bytes]] = {}
         for one in self.messages:
-            if one.verb in (PROPOSE, DISCLOSE) and one.direction == "up":
-                reply = one.message
-                names = (
-                    hashes(reply.arrays["hashes"])
-                    if "hashes" in reply.arrays
-                    else listed(reply.blobs["words"])
-                )
+            if one.verb in (PROPOSE, DISCLOSE, OFFER) and one.direction == "up":
+                reply = one.message.arrays
+                sent = reply.get("hashes", reply.get("tags"))
+                names = listed(one.message.blobs["words"]) if sent is None else hashes(sent)
                 held.setdefault(one.client, set()).update(names)
         return held
 
@@ -74,6 +71,10 @@ class Messages:
     @cached_property
     def words(self) -> Words:
         """Those that came in the clear."""
+        if self.options.trust == "nobody":
+            sent = (one for one in self.messages if one.verb is OFFER and one.direction == "up")
+            offers = {one.client: one.message for one in sent}
+            return read_offers(offers, self.options.terms).words
         if not self.options.veiled:
             return {name: name.decode() for names in self.held.values() for name in names}
         asked = {
@@ -135,17 +136,29 @@ def single_source(scene: Scene, told: Messages) -> dict[ClientId, set[str]]:
 def _servers(scene: Scene, told: Messages) -> Iterator[tuple[str, Words]]:
     """Who sees the messages, and the names it can read."""
     yield PUBLIC_FILES.name, told.words
-    nonces = (one.message.blobs.get(NONCE) for one in told.messages if one.verb is PROPOSE)
-    nonce = next((found for found in nonces if found is not None), None)
-    if nonce is not None and told.held and scene.public.words:
-        client = scene.assembly.population.client(next(iter(told.held)))
-        yield "a colluding client", {**_tried_out(scene, key_of(client, nonce)), **told.words}
+    name = _naming(scene, told)
+    if name is not None and told.held and scene.public.words:
+        found = {word for text in scene.public.words for word in splitting.words(text)}
+        yield "a colluding client", {**{name(word): word for word in found}, **told.words}
 
 
-def _tried_out(scene: Scene, key: Seed) -> Words:
-    """Public words under the organisations' key: a hash among them is read."""
-    found = {word for text in scene.public.words for word in splitting.words(text)}
-    return {word_list.keyed(word, key): word for word in found}
+def _naming(scene: Scene, told: Messages) -> Callable[[str], bytes] | None:
+    """How an organisation that works with the server makes a word's name."""
+    asked = (
+        one for one in told.messages if one.verb in (PROPOSE, OFFER) and one.direction == "down"
+    )
+    request = next((one for one in asked if NONCE in one.message.blobs), None)
+    if request is None:
+        return None
+    client, nonce = scene.assembly.population.client(request.client), request.message.blobs[NONCE]
+    if request.verb is PROPOSE:
+        return partial(word_list.keyed, key=key_of(client, nonce))
+    (group,) = group_key.read_deals(request.message, client, nonce)
+    terms = told.options.terms
+    if group is None:
+        return None
+    key = terms.key(group, nonce)
+    return lambda word: word_secrets.tag_of(word_secrets.secret_of(word, key, terms.memory))
 
 
 def _figures(guess: Set[str], truth: Set[str]) -> Figures | None:

@@ -26,6 +26,10 @@ class PrivacyError(LexfedError):
     """Something private was about to be sent. Nothing was."""
 
 
+class NotAgreedError(PrivacyError):
+    """A client was asked for what its own configuration does not allow. It sends nothing."""
+
+
 class DivergedError(LexfedError):
     """Training left the numbers. What was good before it is kept."""
 

@@ -140,6 +140,16 @@ FIGURES: tuple[Figure, ...] = (
     Figure("reason"),
 )
 
+# what follows from the configuration, the ledger and what is released. All else was made of users'
+# texts without noise, or counts who took part: under a promise it is the experimenter's
+PUBLISHED = frozenset(
+    (
+        "name", "method", "method_name", "seed", "rounds", "clients", "vocabulary_size",
+        "tokenizer_switches", "test_users", "epsilon_this_run", "epsilon_deployment", "delta",
+        "privacy", "promise", "experimenter", "ledger", "parameters_shared", "stopped",
+    )
+)  # fmt: skip
+
 # in the metrics of a last record: the figures of those clients that were scored on the way
 ON_THE_WAY = "on_the_way"
 

@@ -8,16 +8,20 @@ from threading import get_ident
 
 from lexfed.core.errors import ConfigError
 
+OPEN = 0o644
 OWNER_ONLY = 0o600
 OWNERS_FOLDER = 0o700
 
 
 def write_atomically(
-    path: Path, data: bytes | Iterable[bytes | memoryview], mode: int = 0o644
+    path: Path,
+    data: bytes | Iterable[bytes | memoryview],
+    mode: int = OPEN,
+    durable: bool = True,
 ) -> None:
     """Write beside the target, then rename over it. The rename is the one moment at which the file
-    changes, and it is on disk when this returns. What can't be written (a full disk) leaves nothing
-    behind.
+    changes, and it is on disk when this returns (unless a crash of the machine may forget it). What
+    can't be written (a full disk) leaves nothing behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
     with naming(path):
@@ -27,12 +31,14 @@ def write_atomically(
                 for chunk in (data,) if isinstance(data, bytes) else data:
                     file.write(chunk)
                 file.flush()
-                os.fsync(file.fileno())
+                if durable:
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        keep_names(path.parent)
+        if durable:
+            keep_names(path.parent)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ WIRE = 1  # a recorded wire
 MESSAGE = 1  # one message: the key of its metadata in the safetensors header
 CLIENT_STORE = 1
 CHECKPOINT = 1
-LEDGER = 2  # 1: entries do not say what they are of, nor what the deployment paid
+# 1: entries do not say what they are of, nor what the deployment paid; 2: no sums of noise
+LEDGER = 3
 
 FILE = "format.json"  # in a run directory, a client store, a recorded wire
 

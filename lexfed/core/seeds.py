@@ -14,11 +14,13 @@ generators, which are quicker, and of which enough output tells the rest.
 """
 
 import os
+from collections.abc import Callable
 from hashlib import blake2b
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
@@ -50,6 +52,11 @@ def _step(part: str | int) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
+def public_identity(identity: Seed) -> bytes:
+    """What others know somebody by who signs with this secret (Ed25519)."""
+    return Ed25519PrivateKey.from_private_bytes(identity).public_key().public_bytes_raw()
+
+
 def torch_generator(seed: Seed) -> torch.Generator:
     """For what need not stay secret: torch's generator starts from 32 bits of the seed, which can
     be tried out.
@@ -67,6 +74,12 @@ def keystream(seed: Seed, size: int) -> bytes:
     chance.
     """
     return Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor().update(bytes(size))
+
+
+def stream(seed: Seed) -> Callable[[int], bytes]:
+    """The same bytes one after the other, as many at a time as are asked for."""
+    cipher = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor()
+    return lambda size: cipher.update(bytes(size))
 
 
 def secret_uniform(seed: Seed, *shape: int) -> npt.NDArray[np.float64]:

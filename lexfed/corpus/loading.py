@@ -142,6 +142,22 @@ def _numbers(column: Any) -> IntArray:
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
+def with_stated(corpus: Corpus, names: Sequence[str], where: str) -> Corpus:
+    """The same texts, their classes numbered and called as `data.labels` states them."""
+    if corpus.label_column is None:
+        return corpus
+    if corpus.label_names is None:
+        return replace(corpus, label_names=tuple(names))
+    place = {name: number for number, name in enumerate(names)}
+    numbers = np.array([place.get(name, -1) for name in corpus.label_names], dtype=np.int64)
+    labels = numbers[corpus.label_column]
+    strange = np.flatnonzero(labels[corpus.rows] < 0)
+    if len(strange):
+        row = int(corpus.rows[strange[0]])
+        raise DataError(f"{where}: row {row + 1} has a label that data.labels does not name")
+    return replace(corpus, label_column=labels, label_names=tuple(names))
+
+
 def check_labels(corpus: Corpus, classes: int | None, where: str) -> int:
     """The number of classes; labels are 0 .. classes-1, and `classes` defaults to as many as occur.
     No labels: 0.

@@ -104,14 +104,17 @@ def quantity(examples: int, clients: int, alpha: float, seed: Seed) -> Parts:
     return np.split(order, np.cumsum(1 + spare)[:-1])
 
 
-def by_user(users: list[str | None], clients: int, seed: Seed) -> Parts:
+def by_user(users: list[str | None], clients: int, seed: Seed, apart: bool = False) -> Parts:
     """A client is a user: `clients` of them by chance, each with all of its texts. Texts of nobody
-    are left out.
+    are left out. Apart, users come in the order of their own hashes: one more moves only who comes
+    last.
     """
     groups = _groups(users)
     names = sorted(groups)
     if len(names) < clients:
         raise DataError(f"{clients} clients but only {len(names)} users; lower data.clients")
+    if apart:
+        return [groups[name] for name in sorted(names, key=lambda n: derive(seed, n))[:clients]]
     chosen = numpy_generator(seed).choice(len(names), clients, replace=False)
     return [groups[names[i]] for i in chosen]
 

@@ -2,17 +2,18 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from lexfed.core.errors import ConfigError, DataError, nearest
-from lexfed.core.seeds import Seed, derive, numpy_generator
+from lexfed.core.seeds import Seed, derive, numpy_generator, public_identity
 from lexfed.corpus import partition
-from lexfed.corpus.loading import Columns, check_labels
+from lexfed.corpus.loading import Columns, check_labels, with_stated
 from lexfed.corpus.sources import load
 from lexfed.corpus.table_files import columns_of
 from lexfed.corpus.text import Corpus, IntArray
@@ -42,8 +43,11 @@ class Data:
     sourceless: Literal["drop", "share"] = "drop"
     # share of the training texts kept apart to choose options on, where it has no such split
     validation: float = 0.1
-    limit: int | None = None  # at most so many training texts
+    # at most so many training texts; with [privacy] and users, an equal share of it for each
+    limit: int | None = None
     classes: int | None = None  # default: as many as there are labels
+    # what the classes are called, in order; default: as the texts have it, which costs a promise
+    labels: tuple[str, ...] = ()
     text: str = "text"  # the column of texts
     label: str = "label"  # the column of labels
     user: str = "user"  # the column that says who wrote a text
@@ -65,6 +69,13 @@ class Data:
         for name in ("limit", "classes"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"data.{name} must be at least 1")
+        if len(set(self.labels)) < len(self.labels):
+            raise ConfigError("data.labels names a class twice")
+        if self.labels and self.classes not in (None, len(self.labels)):
+            raise ConfigError(
+                f"data.labels names {len(self.labels)} classes, and data.classes says "
+                f"{self.classes}: leave out data.classes"
+            )
 
 
 def check_partition(table: Mapping[str, Any]) -> None:
@@ -99,6 +110,10 @@ class Client:
     # long as none of them works with the server: one that does gives the key away, and any word can
     # then be tried out against the hashes.
     common_secret: Seed = field(default=b"", repr=False)
+    # what it signs with, and what it knows the others by: their public identities came from them,
+    # not from the server; None: unknown
+    identity: Seed = field(default=b"", repr=False)
+    pinned: Callable[[int], bytes | None] = field(default=lambda _: None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -146,6 +161,22 @@ class Population:
             )
         return self._with(client, rows, test)
 
+    def together(self, clients: Sequence[int]) -> Client:
+        """One with the texts of all of these, as somebody sees them who sees their sum."""
+        spans = [np.arange(self.starts[c], self.starts[c + 1]) for c in clients]
+        return self._with(clients[0], np.concatenate(spans), None)
+
+    def secret_of(self, client: int) -> Seed:
+        """In a simulation one root stands for every client's own key."""
+        return derive(self.secret, "client", client)
+
+    def identity_of(self, client: int) -> Seed:
+        return derive(self.secret_of(client), "identity")
+
+    def pinned(self, client: int) -> bytes:
+        """The public identity of anybody: in a simulation all know all."""
+        return public_identity(self.identity_of(client))
+
     def newcomer(self) -> Client:
         """One more, who comes after all others and has no text yet."""
         return self._with(len(self.starts) - 1, np.arange(0), None)
@@ -156,10 +187,11 @@ class Population:
             self.train.take(rows),
             self.common_validation,
             self.common_test,
-            # in a simulation one root stands for every client's own key
-            derive(self.secret, "client", client),
+            self.secret_of(client),
             test,
             derive(self.secret, "common"),
+            self.identity_of(client),
+            self.pinned,
         )
 
     def pooled(self) -> "Population":
@@ -194,7 +226,7 @@ class Population:
         )
 
 
-def build(data: Data, seed: Seed, labels: bool = False) -> Population:
+def build(data: Data, seed: Seed, labels: bool = False, apart: bool = False) -> Population:
     """`labels`: they are what is learned, so texts without any are refused."""
     columns = Columns(data.text, data.label, data.user, data.source, attributes=data.attributes)
     corpus = load(data.name, columns)
@@ -203,26 +235,32 @@ def build(data: Data, seed: Seed, labels: bool = False) -> Population:
             f"{data.name} has no labels (no column '{data.label}'), and a classifier learns them: "
             "name their column with data.label"
         )
-    return parted(corpus, data, seed)
+    return parted(corpus, data, seed, apart)
 
 
-def parted(corpus: Corpus, data: Data, seed: Seed) -> Population:
-    """The clients of a corpus, and the common sets that they are scored on."""
-    classes = check_labels(corpus, data.classes, data.name)
+def parted(corpus: Corpus, data: Data, seed: Seed, apart: bool = False) -> Population:
+    """The clients of a corpus, and the common sets that they are scored on.
+
+    `apart`: where a client is a user, what it trains on is decided from its own texts alone. A
+    promise to each user counts on that: one user more or less must move nobody else's update.
+    """
+    if data.labels:
+        corpus = with_stated(corpus, data.labels, data.name)
+    classes = check_labels(corpus, len(data.labels) or data.classes, data.name)
+    apart = apart and data.partition == "user"
     if data.test_of == "each":
-        return _with_own_tests(corpus, data, classes, seed)
-    train, test = split_test(corpus, data.test, derive(seed, "test"))
+        return _with_own_tests(corpus, data, classes, seed, apart)
+    train, test = split_test(corpus, data.test, derive(seed, "test"), apart)
     if len(train) == 0 and len(set(corpus)) == 1:
         raise DataError(
             f"{data.name}: no training text is left beside the test set: every text is the same"
         )
-    if data.limit is not None:
-        train = train.take(
-            numpy_generator(derive(seed, "limit")).permutation(len(train))[: data.limit]
-        )
-    train, validation = split_validation(corpus, train, data.validation, derive(seed, "validation"))
+    train = _limited(train, data, derive(seed, "limit"), apart)
+    train, validation = split_validation(
+        corpus, train, data.validation, derive(seed, "validation"), apart
+    )
     _require_texts(len(train), len(corpus), data)
-    parts = part(train, data, derive(seed, "partition"))
+    parts = part(train, data, derive(seed, "partition"), apart)
     starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return Population(
         train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen,
@@ -254,20 +292,20 @@ def names_of(train: Corpus, parts: partition.Parts, data: Data) -> tuple[str, ..
     return tuple(names)
 
 
-def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Population:
+def _with_own_tests(
+    corpus: Corpus, data: Data, classes: int, seed: Seed, apart: bool
+) -> Population:
     """Every client holds out a share of its own texts; the common test set is all of them, client
     after client.
     """
-    if data.limit is not None:
-        corpus = corpus.take(
-            numpy_generator(derive(seed, "limit")).permutation(len(corpus))[: data.limit]
-        )
+    corpus = _limited(corpus, data, derive(seed, "limit"), apart)
     _require_texts(len(corpus), len(corpus), data)
-    parts = part(corpus, data, derive(seed, "partition"))
+    parts = part(corpus, data, derive(seed, "partition"), apart)
     names = names_of(corpus, parts, data)
     trains, tests = [], []
     for client, rows in enumerate(parts):
-        rest, held = hold_out(corpus.take(rows), data.test, derive(seed, "test", client))
+        own = derive(seed, "test") if apart else derive(seed, "test", client)
+        rest, held = hold_out(corpus.take(rows), data.test, own, apart)
         if len(rest) == 0:
             raise DataError(
                 f"client {names[client] if names else client} has no text left beside what it "
@@ -284,11 +322,51 @@ def _with_own_tests(corpus: Corpus, data: Data, classes: int, seed: Seed) -> Pop
     return Population(train, starts, nothing, test, classes, seed, data.unseen, test_starts, names)
 
 
-def part(train: Corpus, data: Data, seed: Seed) -> partition.Parts:
+def _limited(corpus: Corpus, data: Data, seed: Seed, apart: bool) -> Corpus:
+    """At most `data.limit` texts. Apart, each user has an equal share of it, whoever the others
+    are.
+    """
+    if data.limit is None:
+        return corpus
+    if not apart:
+        return corpus.take(numpy_generator(seed).permutation(len(corpus))[: data.limit])
+    share = data.limit // (data.clients + data.unseen)
+    if share == 0:
+        raise DataError(
+            f"data.limit = {data.limit} leaves no text for each of {data.clients + data.unseen} "
+            "users; raise it, or lower data.clients"
+        )
+    order, users = np.argsort(_fates(corpus, seed), kind="stable"), _users(corpus)
+    taken: Counter[str | None] = Counter()
+    kept = []
+    for position in order.tolist():
+        taken[users[position]] += 1
+        if taken[users[position]] <= share:
+            kept.append(position)
+    return corpus.take(np.sort(np.array(kept, dtype=np.int64)))
+
+
+def _users(corpus: Corpus) -> list[str | None]:
+    if corpus.users is None:
+        return [None] * len(corpus)
+    return list(corpus.users.take(corpus.rows).to_pylist())
+
+
+def _fates(corpus: Corpus, seed: Seed) -> npt.NDArray[np.float64]:
+    """A number from [0, 1) for each text: a keyed hash of it and its user, so that it depends on
+    nobody else, and the same text of the same user has the same one.
+    """
+    pairs = zip(_users(corpus), corpus, strict=True)
+    return np.array(
+        [int.from_bytes(derive(seed, user or "", text)[:6], "big") / 2**48 for user, text in pairs]
+    )
+
+
+def part(train: Corpus, data: Data, seed: Seed, apart: bool = False) -> partition.Parts:
     """Positions of each client's texts."""
     clients = data.clients + data.unseen
     if data.partition == "user":
-        return partition.by_user(_entries(train, "users", data), clients, seed)
+        return partition.by_user(_entries(train, "users", data), clients, seed, apart)
     if data.partition == "source":
         return partition.by_source(
             _entries(train, "sources", data), clients, data.sourceless == "share", seed
@@ -314,12 +392,14 @@ def _entries(corpus: Corpus, column: str, data: Data) -> list[str | None]:
     return list(entries.take(corpus.rows).to_pylist())
 
 
-def split_test(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
+def split_test(
+    corpus: Corpus, share: float, seed: Seed, apart: bool = False
+) -> tuple[Corpus, Corpus]:
     """The data's own split where it has one (its test set stays as it is), else a held-out
     share.
     """
     if corpus.splits is None:
-        return hold_out(corpus, share, seed)
+        return hold_out(corpus, share, seed, apart)
     train, test = corpus.where("splits", "train"), corpus.where("splits", "test")
     if len(train) == 0 or len(test) == 0:
         raise DataError("the column 'split' must name 'train' and 'test' rows")
@@ -330,7 +410,7 @@ VALIDATION = ("validation", "valid", "dev")  # what data sets call it
 
 
 def split_validation(
-    corpus: Corpus, train: Corpus, share: float, seed: Seed
+    corpus: Corpus, train: Corpus, share: float, seed: Seed, apart: bool = False
 ) -> tuple[Corpus, Corpus]:
     """Training and validation texts: the data's own split where it has one, else a share of the
     training texts.
@@ -340,15 +420,21 @@ def split_validation(
             own = corpus.where("splits", name)
             if len(own):
                 return train, own
-    return hold_out(train, share, seed)
+    return hold_out(train, share, seed, apart)
 
 
-def hold_out(corpus: Corpus, share: float, seed: Seed) -> tuple[Corpus, Corpus]:
+def hold_out(
+    corpus: Corpus, share: float, seed: Seed, apart: bool = False
+) -> tuple[Corpus, Corpus]:
     """The rest, and a share of every class. A held-out text that occurs again in the rest is
-    dropped from the rest.
+    dropped from the rest. Apart, each text has its own chance, and only the same user's copies of
+    it go with it.
     """
     if share == 0 or len(corpus) == 0:
         return corpus, corpus.take(np.arange(0))
+    if apart:
+        out = _fates(corpus, seed) < share
+        return corpus.take(np.flatnonzero(~out)), corpus.take(np.flatnonzero(out))
     held = _of_every_class(corpus, share, seed)
     texts = list(corpus)
     known = {texts[i] for i in held}

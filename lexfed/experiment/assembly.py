@@ -12,6 +12,7 @@ from lexfed.corpus import population
 from lexfed.corpus.population import Population
 from lexfed.experiment import building
 from lexfed.experiment.config import Config
+from lexfed.experiment.promised import promised
 from lexfed.experiment.reads import of_kind
 from lexfed.federation import Entry, Layer, Method
 from lexfed.layers.malice import malice
@@ -50,22 +51,27 @@ class Assembly:
         """
         return self.promise is None or self.config.secrets == "seed"
 
-    @property
-    def layers(self) -> Sequence[Layer]:
-        return simulated(self.config, self.population)
+
+def liars(config: Config, people: Population) -> Sequence[Layer]:
+    """What a simulation puts around its clients: some lie. It hangs from the clients' secret, as
+    they have it: with `secrets = "system"` no seed tells who it is.
+    """
+    return [malice(config.malice, people)] if config.malice.clients else []
 
 
-def simulated(config: Config, people: Population) -> Sequence[Layer]:
-    """What a simulation puts around its clients, the outermost last."""
-    liars = [malice(config.malice, people)] if config.malice.clients else []
-    return [*liars, mishaps(config.cohort, people.secret)]
+def chance(config: Config, people: Population) -> Sequence[Layer]:
+    """And around that: something goes wrong."""
+    return [mishaps(config.cohort, people.secret)]
 
 
 def assemble(config: Config) -> Assembly:
     entry = config.entry
     _check(config, entry)
     people = population.build(
-        config.data, derive(root(config.seed), "data"), labels=entry.kind.labels
+        config.data,
+        derive(root(config.seed), "data"),
+        labels=entry.kind.labels,
+        apart=config.privacy.placement != "none",
     )
     parts = entry.kind.parts(config, people, entry)
     if config.self_audit != OFF:
@@ -74,19 +80,8 @@ def assemble(config: Config) -> Assembly:
     names = building.parameters(config, method, parts)
     if method.study is None:
         method = replace(method, study=parts.study)
-    return Assembly(config, parts.people, method, parts, _promised(parts.promise, method), names)
-
-
-def _promised(promise: Promise | None, method: Method) -> Promise | None:
-    """Without a promise, if the method asks users for something that nobody pays for. (Figures are
-    the experimenter's, and a deployment has none.)
-    """
-    if promise is None:
-        return None
-    unpaid = [verb.name for verb in method.client if verb.kind != "figures" and not verb.charged]
-    return promise.tainted(
-        *(f"the method asks users for '{name}', which no noise covers" for name in unpaid)
-    )
+    promise = promised(parts.promise, config, method, parts.people)
+    return Assembly(config, parts.people, method, parts, promise, names)
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:
@@ -126,6 +121,41 @@ def _check(config: Config, entry: Entry) -> None:
         )
     if config.malice.clients:
         _check_malice(config, entry)
+    if config.secure.sums:
+        _check_secure(config, entry)
+
+
+def _check_secure(config: Config, entry: Entry) -> None:
+    if entry.has("alone") or entry.has("pooled"):
+        raise ConfigError(
+            f"[secure] can't be used with method = '{entry.name}': nothing is added up"
+        )
+    if config.aggregation.rule != "mean":
+        raise ConfigError(
+            "a robust rule looks at single updates, which nobody sees behind masks: set "
+            "aggregation.rule = 'mean', or secure.sums = false"
+        )
+    asked = {"data.clients": config.data.clients}
+    if config.cohort.sampling != "everyone":
+        asked["cohort.size"] = config.cohort.size
+    if of_kind(entry, "evaluation.clients"):
+        asked["evaluation.clients"] = config.evaluation.clients
+    for key, clients in asked.items():
+        if clients < config.secure.least:
+            raise ConfigError(
+                f"{key} is {clients}, and nobody takes part in a secure sum of fewer than "
+                f"secure.least = {config.secure.least}"
+            )
+    if entry.has("word list") and config.agreement.trust != "nobody":
+        raise ConfigError(
+            "behind masks the server is told sums alone, but an agreement on a word list tells it "
+            "who holds which hashes: set agreement.trust = 'nobody'"
+        )
+    if config.train.upload != "fp32":
+        raise ConfigError(
+            "what is added up under masks is rounded to their own steps: set train.upload = "
+            "'fp32' (secure.bits says how many bits travel)"
+        )
 
 
 def _check_self_audit(config: Config, entry: Entry) -> None:

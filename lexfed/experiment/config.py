@@ -42,6 +42,7 @@ from lexfed.methods.local_only import LocalOnly
 from lexfed.models.language_model import LanguageModelOptions
 from lexfed.models.model import ModelOptions
 from lexfed.privacy.gaussian import Privacy
+from lexfed.secure.secure_options import Secure
 from lexfed.vocabulary.learned import TokenizerOptions
 from lexfed.vocabulary.word import Words
 from lexfed.word2vec.options import Word2Vec
@@ -73,6 +74,7 @@ class Config:
     train: Train = field(default_factory=Train)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
     privacy: Privacy = field(default_factory=Privacy)
+    secure: Secure = field(default_factory=Secure)
     defences: Defences = field(default_factory=Defences)
     self_audit: SelfAudit = field(default_factory=SelfAudit)
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -286,6 +288,15 @@ def fingerprint(table: Mapping[str, Any]) -> str:
         "name": "any",
         "rounds": 1,
     }
+    return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
+
+
+def fork_name(table: Mapping[str, Any]) -> str:
+    """Of a fork with this configuration: forks that differ in anything but their names have noise
+    of their own. In their rounds, too: noise for an epsilon follows from them. It travels, so
+    nothing in it hangs from the seed.
+    """
+    same = {key: value for key, value in table.items() if key not in ("format", "name", "seed")}
     return blake2b(tomli_w.dumps(same).encode(), digest_size=16).hexdigest()
 
 

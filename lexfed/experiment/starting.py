@@ -254,9 +254,10 @@ optimizer = "adam"
 lr = 0.01
 
 [privacy]
-placement = "central"   # the server adds the noise; "local": every user does
+placement = "central"   # the server adds the noise; "local", "distributed": users do
 clip = 0.5              # the longest update
 epsilon = 2.0
+delta = 1e-8            # far below one in all users
 noise_cohort = 20000    # this small simulation carries the noise of a deployment with such cohorts
 population = 10000000   # and so many users
 """

@@ -14,7 +14,15 @@ from lexfed.federation.method import (
     ServerProgram,
     Study,
 )
-from lexfed.federation.state import ClientState, ServerState, Steps, clock, request
+from lexfed.federation.state import (
+    ClientState,
+    ServerState,
+    Steps,
+    clock,
+    fork_of,
+    of_fork,
+    request,
+)
 from lexfed.federation.sums import (
     Federation,
     Sum,
@@ -32,6 +40,7 @@ from lexfed.federation.sums import (
 __all__ = [
     "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method",
     "Replies", "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum",
-    "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "gated", "once",
-    "paid_ahead_by", "paid_by", "plain", "request", "robust", "ruled", "sound", "tapped",
+    "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "fork_of", "gated",
+    "of_fork", "once", "paid_ahead_by", "paid_by", "plain", "request", "robust", "ruled", "sound",
+    "tapped",
 ]  # fmt: skip

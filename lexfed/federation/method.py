@@ -13,6 +13,7 @@ from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client, Population
 from lexfed.federation.state import ClientState, ServerState, Steps
 from lexfed.federation.sums import Federation
+from lexfed.privacy.accounting import Ledger
 from lexfed.wire import Message, Verb
 
 # A reply of None: the client does not answer. A state that comes back as the same object is not
@@ -52,6 +53,8 @@ class Method:
     split: ParameterSplit  # ALL_SHARED: nothing is private; nobody should forget to say so
     rounds: int
     study: Study | None = None  # default: that of the method's kind
+    # what its ledger will hold at its end; default: a release a round, of all clients
+    planned: Callable[[], Ledger] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.client, Mapping) or not all(

@@ -2,10 +2,12 @@
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from lexfed.core.params import Params
 from lexfed.privacy.accounting import Ledger
 from lexfed.wire import Message, Meta, under
+from lexfed.wire.verbs import FORK
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class ServerState:
     ledger: Ledger = ()  # what was released with noise, and has to be paid for
     round: int = 0
     step: int = 0  # counts yields: the server's clock
-    # of a run that was forked from another: the configuration of each fork on its way
+    # of a run that was forked from another: the name of each fork on its way
     forks: tuple[str, ...] = ()
     done: frozenset[str] = frozenset()
 
@@ -37,12 +39,27 @@ def request(state: ServerState, ask: int, **meta: Meta) -> Message:
     was made here, was read from a checkpoint, or came to a worker.
     """
     params = dict(sorted(state.params.items()))
-    return Message(under("model", params), {**clock(state, ask).meta, **meta})
+    fork = fork_of(state) if "clip" in meta else {}  # whoever adds noise must know of it
+    return Message(under("model", params), {**clock(state, ask).meta, **meta, **fork})
 
 
 def clock(state: ServerState, ask: int) -> Message:
     """The clock alone, where the model has no part in what is asked."""
     return Message(meta={"step": state.step, "ask": ask, "round": state.round})
+
+
+def fork_of(state: ServerState) -> dict[str, Meta]:
+    """What a request says where noise is added to its reply: two forks of one run ask the same
+    clients at the same clock, and noise that both share would fall out of their difference.
+    """
+    if not state.forks:
+        return {}
+    return {FORK: blake2b("/".join(state.forks).encode(), digest_size=16).hexdigest()}
+
+
+def of_fork(message: Message) -> tuple[str, ...]:
+    """The end of the path that a client's noise is derived by."""
+    return (str(message.meta[FORK]),) if FORK in message.meta else ()
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ class Sum:
     clients: int = 0
     bytes_up: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    bytes_down: int = 0  # beside the requests themselves: what a secure sum takes
+    cut: int = 0  # clients that had to cut their numbers to fit a secure sum
+    members: tuple[ClientId, ...] = ()  # of a secure sum: who is in it
 
 
 Total = Callable[[Verb, Requests], Sum]
@@ -38,6 +41,8 @@ class Federation:
     total: Total
     # replies to `ask` that were not taken, by their reasons: for whoever keeps the record
     refused: Counter[str] = field(default_factory=Counter)
+    # nobody gives an answer of its own to what adds up: the sum is all there is
+    sums_only: bool = False
 
 
 def gated(federation: Federation) -> Federation:

@@ -22,19 +22,29 @@ import torch
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.population import Client
-from lexfed.federation import Answer, ClientState, Federation, Handler, ServerState, clock
-from lexfed.privacy.accounting import Ledger, Pure, Release, charge
+from lexfed.federation import (
+    Answer,
+    ClientState,
+    Federation,
+    Handler,
+    ServerState,
+    clock,
+    fork_of,
+    of_fork,
+)
+from lexfed.privacy.accounting import Pure, Release
+from lexfed.privacy.mechanism import dense
 from lexfed.vocabulary import learned, trie
 from lexfed.vocabulary import sketch as count_sketch
 from lexfed.vocabulary.learned import Learned, TokenizerOptions
-from lexfed.vocabulary.sketch import Reports, Sketch
+from lexfed.vocabulary.sketch import Accumulated, Reports, Sketch
 from lexfed.wire import Array, Blob, Form, Message, Verb
-from lexfed.wire.verbs import CLOCK, WHOLE
+from lexfed.wire.verbs import CLOCK, FORK, LARGEST, WHOLE
 
 # noisy rows of a sketch of a user's words; or votes for the prefixes of words
 SKETCH = Verb(
     "sketch",
-    down=Form(meta=(*CLOCK, "words", "last_row", "bytes"), blobs=("words",)),
+    down=Form(meta=(*CLOCK, FORK, "words", "last_row", "bytes"), blobs=("words",)),
     up=Form(
         {
             "rows": Array(WHOLE, ("words",), low=0, most="last_row"),
@@ -43,6 +53,19 @@ SKETCH = Verb(
         needs=(("rows", "bits"),),
     ),
     kind="list",
+    charged=True,
+)
+# the same reports, added up by the client: where sums are secure, the server gets no report
+SKETCH_SUM = Verb(
+    "sketch-sum",
+    down=Form(meta=(*CLOCK, FORK, "words", "hashes", "width"), blobs=("words",)),
+    up=Form(
+        {
+            "signs": Array((torch.int64,), ("hashes", "width"), low=-LARGEST, most="words"),
+            "reports": Array((torch.int64,), ("hashes",), low=0, most="words"),
+        },
+        needs=(("signs", "reports"),),
+    ),
     charged=True,
 )
 VOTE = Verb(
@@ -86,19 +109,26 @@ class HeavyHitters:
 
 
 def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Handler]:
-    def sketch(message: Message, client: Client, state: ClientState) -> Answer:
+    def reports(message: Message, client: Client) -> Reports:
         # other candidates get other flips: two reports with the same ones would undo them
         about = blake2b(message.blobs["words"], digest_size=16).hexdigest()
         clock = int(message.meta["step"]), int(message.meta["ask"])
-        seed = derive(client.secret, "sketch", *clock, about)
+        seed = derive(client.secret, "sketch", *clock, about, *of_fork(message))
         known = _known(message.blobs["words"])
         chosen = count_sketch.choose_words(
             words_of(client, texts), known, options.words, derive(seed, "choose")
         )
-        reports = count_sketch.encode(options.sketch, chosen, derive(seed, "flip"))
-        return Message(
-            {"rows": torch.from_numpy(reports.rows), "bits": torch.from_numpy(reports.bits)}
-        ), state
+        return count_sketch.encode(options.sketch, chosen, derive(seed, "flip"))
+
+    def sketch(message: Message, client: Client, state: ClientState) -> Answer:
+        own = reports(message, client)
+        arrays = {"rows": torch.from_numpy(own.rows), "bits": torch.from_numpy(own.bits)}
+        return Message(arrays), state
+
+    def sketch_sum(message: Message, client: Client, state: ClientState) -> Answer:
+        own = count_sketch.add(count_sketch.empty(options.sketch), reports(message, client))
+        arrays = {"signs": torch.from_numpy(own.signs), "reports": torch.from_numpy(own.reports)}
+        return Message(arrays), state
 
     def vote(message: Message, client: Client, state: ClientState) -> Answer:
         prefixes = message.blobs["words"].decode().split("\n")
@@ -111,7 +141,7 @@ def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Ha
         )
         return Message(blobs={"vote": choice.encode()} if choice else {}), state
 
-    return {SKETCH: sketch, VOTE: vote}
+    return {SKETCH: sketch, SKETCH_SUM: sketch_sum, VOTE: vote}
 
 
 @lru_cache(maxsize=1)  # all clients are sent the same
@@ -123,20 +153,26 @@ def words_of(client: Client, texts: TokenizerOptions) -> list[str]:
     return [word for text in learned.texts_of(client.train, texts) for word in text]
 
 
+def cost(options: HeavyHitters, users: int, group: str) -> Release:
+    """What finding the words of so many users costs each of them."""
+    if options.by == "cms":
+        pure = Pure(options.sketch.epsilon * options.words)
+        return Release("user", pure, group=group, what=SKETCHED, against="everybody")
+    law = _law(options, users)
+    return Release("user", Pure(law.epsilon), 1, law.delta, group, VOTED)
+
+
 def found_words(
     federation: Federation,
     state: ServerState,
     options: HeavyHitters,
     texts: TokenizerOptions,
-    group: str,
     seed: Seed,
-) -> tuple[Learned, ServerState]:
-    """The tokenizer of the words that were found, and the state with what finding them cost."""
+) -> Learned:
+    """The tokenizer of the words that were found."""
     find = partial(_by_sketch, dictionary(texts)) if options.by == "cms" else _by_votes
-    counts, ledger = find(federation, state, options, group, seed)
-    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters"), replace(
-        state, ledger=ledger
-    )
+    counts = find(federation, state, options, seed)
+    return learned.learn_from_counts(counts, texts.kind, texts.size, "heavy hitters")
 
 
 def dictionary(texts: TokenizerOptions) -> list[str]:
@@ -153,30 +189,42 @@ def _by_sketch(
     federation: Federation,
     state: ServerState,
     options: HeavyHitters,
-    group: str,
     seed: Seed,
-) -> tuple[Mapping[str, int], Ledger]:
-    sketch, total = options.sketch, count_sketch.empty(options.sketch)
-    shape = {"words": options.words, "last_row": sketch.hashes - 1, "bytes": sketch.width // 8}
-    message = Message(
-        meta={**clock(state, ask=0).meta, **shape}, blobs={"words": "\n".join(candidates).encode()}
-    )
-    cost = Pure(sketch.epsilon * options.words)
-    ledger = charge(
-        state.ledger, Release("user", cost, group=group, what=SKETCHED, against="everybody")
-    )
+) -> Mapping[str, int]:
+    sketch = options.sketch
+    words = "\n".join(candidates).encode()
+    told = {**clock(state, ask=0).meta, **fork_of(state), "words": options.words}
+    collect = _summed_reports if federation.sums_only else _single_reports
+    found = collect(federation, sketch, Message(meta=told, blobs={"words": words}))
+    return count_sketch.histogram(found, sketch, candidates)
+
+
+def _single_reports(federation: Federation, sketch: Sketch, now: Message) -> Accumulated:
+    shape = {"last_row": sketch.hashes - 1, "bytes": sketch.width // 8}
+    message, total = replace(now, meta={**now.meta, **shape}), count_sketch.empty(sketch)
     for _, reply in federation.ask(SKETCH, dict.fromkeys(federation.clients, message)):
         rows, bits = reply.arrays["rows"].numpy(), reply.arrays["bits"].numpy()
         total = count_sketch.add(total, Reports(rows.astype(np.int64), bits))
-    return count_sketch.histogram(total, sketch, candidates), ledger
+    return total
+
+
+def _summed_reports(federation: Federation, sketch: Sketch, now: Message) -> Accumulated:
+    shape = {"hashes": sketch.hashes, "width": sketch.width}
+    message = replace(now, meta={**now.meta, **shape})
+    total = federation.total(SKETCH_SUM, dict.fromkeys(federation.clients, message)).update
+    if not total:  # too few stayed, and nothing was opened
+        return count_sketch.empty(sketch)
+    return Accumulated(dense(total["signs"]).numpy(), dense(total["reports"]).numpy())
+
+
+def _law(options: HeavyHitters, users: int) -> trie.Parameters:
+    return trie.parameters(options.epsilon, options.delta, users, options.length)
 
 
 def _by_votes(
-    federation: Federation, state: ServerState, options: HeavyHitters, group: str, seed: Seed
-) -> tuple[Mapping[str, int], Ledger]:
-    law = trie.parameters(options.epsilon, options.delta, len(federation.clients), options.length)
-    found = Release("user", Pure(law.epsilon), 1, law.delta, group, VOTED)
-    ledger = charge(state.ledger, found)
+    federation: Federation, state: ServerState, options: HeavyHitters, seed: Seed
+) -> Mapping[str, int]:
+    law = _law(options, len(federation.clients))
     prefixes: Mapping[str, int] = {"": 0}
     # all of weight 1: the theorem covers which words are found, not how many voted for them
     words: dict[str, int] = {}
@@ -199,4 +247,4 @@ def _by_votes(
         }
         if not prefixes:
             break
-    return words, ledger
+    return words

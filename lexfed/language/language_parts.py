@@ -2,7 +2,7 @@
 from.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lexfed.core.errors import ConfigError
@@ -15,11 +15,12 @@ from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.language.heavy_hitters import HeavyHitters
 from lexfed.language.language_task import LanguageTask
 from lexfed.language.tokenizer_source import NAMES
-from lexfed.learning.classifying import Noisy, made_of, privacy
+from lexfed.learning.classifying import Made, Noisy, not_theirs, of_text, privacy
 from lexfed.learning.evaluation import Evaluation
-from lexfed.learning.parts import loop
+from lexfed.learning.parts import UpdateLayer, as_it_is, loop
 from lexfed.models import language_model
 from lexfed.models.language_model import LanguageModelOptions
+from lexfed.privacy.accounting import Ledger
 from lexfed.privacy.mechanism import Account, Mechanism
 from lexfed.privacy.promise import Promise
 from lexfed.vocabulary.learned import TokenizerOptions
@@ -53,6 +54,7 @@ class LanguageParts:
     people: Population
     promise: Promise | None = None
     study: Study | None = None  # the method brings it
+    layer: UpdateLayer = as_it_is  # around what a client does to its model (probes of an audit)
 
     @property
     def names(self) -> frozenset[str]:
@@ -64,15 +66,21 @@ class LanguageParts:
         sampler = sampler_of(self.tables.cohort, users, self.tables.secrets == "system")
         return loop(sampler, self.mechanism, self.tables.server, self.account.of(group))
 
+    def plan(self, ledger: Ledger, users: int, rounds: int, group: str = "") -> Ledger:
+        """What so many rounds of theirs will have charged."""
+        expected = sampler_of(self.tables.cohort, users).expected_size(users)
+        return self.account.of(group).plan(ledger, expected, users, rounds)
+
 
 def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
     if people.unseen == 0:
         raise ConfigError(
             "a language model is scored on users who never train: set data.unseen above 0"
         )
-    mechanism, account, promised = privacy(tables, getattr(tables.options, "groups", 1))
+    groups = getattr(tables.options, "groups", 1)
+    mechanism, account, promised = privacy(tables, len(people), groups)
     if promised is not None:
-        promised = _of_tokenizer(promised, tables)
+        promised = _of_tokenizer(promised, tables, people)
     model = language_model.build(tables.language_model)
     task = LanguageTask(
         model, tables.language_model.context, tables.train, tables.tokenizer, tables.rounds
@@ -80,15 +88,15 @@ def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
     return LanguageParts(task, tables, mechanism, account, people, promised)
 
 
-def _of_tokenizer(promised: Promise, tables: Tables) -> Promise:
+def _of_tokenizer(promised: Promise, tables: Tables, people: Population) -> Promise:
     """What the tokenizer that training begins with does to a promise: it is told as it is."""
     start, users = tables.tokenizer.start, tables.data.name
-    if start in ("public", "heavy_hitters"):  # both read the public text
-        reasons = made_of("tokenizer", "tokenizer.public", tables.tokenizer.public, users)
-    else:
-        reasons = made_of("tokenizer", "tokenizer.start", start, users)
-    files = [] if start in NAMES else [f"'{start}' was not made from these users' texts"]
-    return replace(promised.tainted(*reasons), notes=(*promised.notes, *files))
+    if start not in NAMES:
+        return promised.noting(not_theirs(start))
+    public = tables.tokenizer.public  # heavy hitters ask for its words
+    key, source = ("start", start) if start == "oracle" else ("public", public)
+    made = Made("tokenizer", f"tokenizer.{key} = '{source}'", source)
+    return of_text(promised, made, users, people)
 
 
 LANGUAGE_MODEL = Kind(
@@ -99,7 +107,7 @@ LANGUAGE_MODEL = Kind(
         "train.lr", "train.decay", "train.batch", "train.epochs", "train.weight_decay",
         "train.upload", "server.optimizer", "server.lr", "server.beta1", "server.beta2",
         "server.tau", "privacy", "aggregation", "malice", "evaluation.every", "evaluation.clients",
-        "audit",
+        "audit", "secure",
     ),
     tells={
         "defences": "they are for classifiers that are averaged",

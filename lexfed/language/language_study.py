@@ -10,14 +10,21 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
 from lexfed.core.seeds import derive
 from lexfed.corpus.population import Population
 from lexfed.federation import Federation, ServerState, request
 from lexfed.language.language_task import TOKENIZER, tokenizer_of, with_tokenizer
 from lexfed.learning.evaluation import Evaluation
 from lexfed.learning.training_verbs import EVALUATE_LANGUAGE
-from lexfed.metrics.perplexity import TextScore, equal_size, figures, unigram_kld
+from lexfed.metrics.perplexity import (
+    TextScore,
+    equal_size,
+    figures,
+    pooled_figures,
+    unigram_kld,
+)
+from lexfed.privacy.mechanism import dense
 from lexfed.vocabulary.export import tokenizer_files
 from lexfed.vocabulary.learned import TokenizerOptions, texts_of
 from lexfed.wire import Message, encode
@@ -47,22 +54,41 @@ class LanguageStudy:
     def score(self, federation: Federation, state: ServerState, last: bool) -> Mapping[str, Any]:
         """At the end all test users; on the way a few, always the same."""
         users = range(len(self.people), len(self.people) + self.people.unseen)
-        scores = self.users(federation, state, users if last else users[: self.evaluation.clients])
-        switches = sum(name.startswith(SWITCH) for name in state.done)
-        result: dict[str, Any] = {
+        asked = users if last else users[: self.evaluation.clients]
+        if federation.sums_only:
+            return self._together(federation, state, asked, last)
+        scores = self.users(federation, state, asked)
+        # in order: two runs can be paired
+        by_user = {"users": [[round(score.nll, 3), score.words] for score in scores]}
+        return {
             **(figures(scores) if any(score.words for score in scores) else {}),
             "test_users": len(scores),
-            "tokenizer_switches": switches,
+            **self._tokenizer(state, last),
+            **(by_user if last else {}),
         }
-        if last:
-            own = tokenizer_of(state)
-            result |= {
-                "vocabulary_size": len(own.tokenizer.tokens),
-                "unigram_kld": self._distance(own.words) if own.words else None,
-                # in order: two runs can be paired
-                "users": [[round(score.nll, 3), score.words] for score in scores],
-            }
-        return result
+
+    def _tokenizer(self, state: ServerState, last: bool) -> dict[str, Any]:
+        switches = {"tokenizer_switches": sum(name.startswith(SWITCH) for name in state.done)}
+        if not last:
+            return switches
+        own = tokenizer_of(state)
+        distance = self._distance(own.words) if own.words else None
+        size = len(own.tokenizer.tokens)
+        return {**switches, "vocabulary_size": size, "unigram_kld": distance}
+
+    def _together(
+        self, federation: Federation, state: ServerState, users: Sequence[int], last: bool
+    ) -> dict[str, Any]:
+        """Of sums alone: nothing is known of single users, the worst tenth included."""
+        message = with_tokenizer(request(state, ask=1, split="test"), state)
+        total = federation.total(EVALUATE_LANGUAGE, dict.fromkeys(users, message))
+        sums = {name: dense(value) for name, value in total.update.items()}
+        whole = _read(Message(sums)) if sums else TextScore()
+        return {
+            **(pooled_figures(whole) if whole.words else {}),
+            "test_users": total.clients,
+            **self._tokenizer(state, last),
+        }
 
     def due(self, state: ServerState) -> bool:
         """Right before and right after a switch."""
@@ -72,8 +98,10 @@ class LanguageStudy:
         write_atomically(folder / "model.safetensors", encode(Message(state.params)))
         if TOKENIZER in state.blobs:
             own = tokenizer_of(state).tokenizer
+            # an oracle's holds the users' words as they are
+            mode = OWNER_ONLY if self.texts.start == "oracle" else OPEN
             for name, data in tokenizer_files(own, self.texts.lowercase).items():
-                write_atomically(folder / name, data)
+                write_atomically(folder / name, data, mode)
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return switch_figures(records)

@@ -24,7 +24,9 @@ def mishaps(options: Cohort, secret: Seed) -> Layer:
     def layer(verb: Verb, handler: Handler) -> Handler:
         def handle(message: Message, client: Client, state: ClientState) -> Answer:
             clock = (int(message.meta["step"]), int(message.meta["ask"]))
-            luck = fate(options, derive(secret, "fate", client.id, *clock))
+            # of a sum that takes several exchanges, one may lose somebody at any of them
+            path = (*clock, verb.name) if verb.phase else clock
+            luck = fate(options, derive(secret, "fate", client.id, *path))
             if luck == "dropout":
                 return None, state
             reply, after = handler(message, client, state)

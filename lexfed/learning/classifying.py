@@ -1,7 +1,7 @@
 """Classifiers: from the tables of a configuration to what their methods are built from."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -9,6 +9,8 @@ import torch
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.corpus import overlap
+from lexfed.corpus.catalogue import CATALOGUE
 from lexfed.corpus.population import Data, Population
 from lexfed.federation.method import Entry, Kind
 from lexfed.federation.robust import Aggregation
@@ -23,6 +25,7 @@ from lexfed.models import registry
 from lexfed.models.encoder import resolve
 from lexfed.models.model import TABLE, Classifier, ModelOptions
 from lexfed.privacy import promise
+from lexfed.privacy.distributed import Crowd, shares
 from lexfed.privacy.gaussian import Privacy
 from lexfed.privacy.mechanism import Account, Mechanism, NoPrivacy
 from lexfed.privacy.promise import Promise, Secrets
@@ -48,6 +51,8 @@ class Noisy(Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def aggregation(self) -> Aggregation: ...
+    @property
+    def secure(self) -> Crowd: ...
 
 
 class Tables(Noisy, Protocol):
@@ -75,9 +80,9 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     public = vectors.load(tables.vocabulary.vectors) if tables.vocabulary.vectors else None
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
-    mechanism, account, promised = privacy(tables)
-    if promised is not None and tokenizer is not None:
-        promised = _of_words(promised, tables)
+    mechanism, account, promised = privacy(tables, len(people))
+    if promised is not None:
+        promised = _of_words(promised, tables, people, common=tokenizer is not None)
     if entry.has("alone"):
         _nothing_to_defend(tables, entry)
     return Parts(
@@ -101,41 +106,77 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
         tokenizer=tokenizer,
         defences=tables.defences,
         people=people,
-        study=ClassifierStudy(tables.evaluation, people, tokenizer),
+        study=ClassifierStudy(
+            tables.evaluation, people, tokenizer, tables.vocabulary.corpus == "clients"
+        ),
         promise=promised,
     )
 
 
-def privacy(tables: Noisy, groups: int = 1) -> tuple[Mechanism, Account, Promise | None]:
+def privacy(
+    tables: Noisy, users: int, groups: int = 1
+) -> tuple[Mechanism, Account, Promise | None]:
     if tables.privacy.placement != "none" and tables.train.upload != "fp32":
         raise ConfigError(
             "rounding would lengthen a clipped update: set train.upload = 'fp32', or "
             "privacy.placement = 'none'"
         )
+    sampling = tables.cohort.sampling
     mechanism, account, promised = promise.build(
-        tables.privacy, tables.rounds, tables.cohort.sampling, tables.secrets, groups
-    )
+        tables.privacy, tables.rounds, sampling, tables.secrets, groups,
+        lambda: shares(tables.secure, sampling, tables.cohort.size, users, groups),
+    )  # fmt: skip
     if isinstance(mechanism, NoPrivacy):
         mechanism = NoPrivacy(tables.aggregation.most_texts)
     return mechanism, account, promised
 
 
-def _of_words(promised: Promise, tables: Tables) -> Promise:
-    """What the common word list does to a promise: it is told as it is."""
-    if tables.vocabulary.vectors is not None or not registry.entry(tables.model.name).reads_words:
-        file = tables.vocabulary.vectors or tables.model.name
-        note = f"'{file}' was not made from these users' texts"
-        return replace(promised, notes=(*promised.notes, note))
-    source, users = tables.vocabulary.corpus, tables.data.name
-    source = word.public_text(users) if source == "public" else source
-    return promised.tainted(*made_of("word list", "vocabulary.corpus", source, users))
+def _of_words(promised: Promise, tables: Tables, people: Population, common: bool) -> Promise:
+    """What the common word list, or the public table, does to a promise: both are told as they
+    are.
+    """
+    words, users = tables.vocabulary, tables.data.name
+    if not registry.entry(tables.model.name).reads_words:
+        return promised.noting(not_theirs(tables.model.name))
+    if words.vectors is not None and not words.vectors.startswith(vectors.HASHED):
+        return promised.noting(not_theirs(words.vectors))
+    if words.vectors is not None:
+        made = Made("word list", f"vocabulary.vectors = '{words.vectors}'", vectors.HASHED_TEXT)
+        return of_text(promised, made, users, people)
+    if not common:
+        return promised
+    source = word.public_text(users) if words.corpus == "public" else words.corpus
+    made = Made("word list", f"vocabulary.corpus = '{source}'", source)
+    return of_text(promised, made, users, people)
 
 
-def made_of(what: str, key: str, source: str, users: str) -> list[str]:
-    """Why a list that was made of this text takes a promise away: it is the users' own."""
-    if source != "oracle" and not word.holds(users, source):
-        return []
-    return [f"the {what} was made from the users' own texts without noise ({key} = '{source}')"]
+@dataclass(frozen=True)
+class Made:
+    """A list that was made of a text, and is told as it is."""
+
+    what: str
+    setting: str  # that says so
+    source: str  # the text's name
+
+
+def of_text(promised: Promise, made: Made, users: str, people: Population) -> Promise:
+    """The promise, without an epsilon if the text is the users' own: by its name, or because it
+    holds their texts.
+    """
+    if (
+        made.source == "oracle"
+        or word.holds(users, made.source)
+        or overlap.common(people.train, made.source).notable
+    ):
+        return promised.tainted(
+            f"the {made.what} was made from the users' own texts without noise ({made.setting})"
+        )
+    return promised if made.source in CATALOGUE else promised.noting(not_theirs(made.source))
+
+
+def not_theirs(file: str) -> str:
+    """What lexfed can't see of a file."""
+    return f"'{file}' was not made from these users' texts"
 
 
 def _checked(tables: Tables, people: Population) -> Population:
@@ -216,7 +257,7 @@ CLASSIFIER = Kind(
     parts,
     reads=(
         "data", "vocabulary", "model", "cohort", "train", "server", "privacy", "defences",
-        "self_audit", "aggregation", "malice", "evaluation", "audit",
+        "self_audit", "aggregation", "malice", "evaluation", "audit", "secure",
     ),
     labels=True,
 )  # fmt: skip

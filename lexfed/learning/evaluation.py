@@ -3,6 +3,7 @@ Nothing is kept.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -16,17 +17,28 @@ from torch import Tensor
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.figures import ON_THE_WAY
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
 from lexfed.core.params import ParameterSplit, Params, count
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client, Population
 from lexfed.corpus.text import Corpus
-from lexfed.federation import Answer, Ask, ClientState, Federation, Handler, ServerState, request
+from lexfed.federation import (
+    Answer,
+    ClientState,
+    Federation,
+    Handler,
+    ServerState,
+    Sum,
+    Total,
+    add_up,
+    request,
+)
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import Task
 from lexfed.learning.training_verbs import EVALUATE
 from lexfed.metrics import classification as metrics
 from lexfed.models.model import BEYOND, by_length
+from lexfed.privacy.mechanism import dense
 from lexfed.vocabulary.reading import Reader, Reading
 from lexfed.vocabulary.word import Tokenizer
 from lexfed.wire import ClientId, Message, below, encode
@@ -166,7 +178,10 @@ def _answer(outputs: Outputs, task: Task, client: Client, parameters_private: in
     at_home = _confusion(outputs.logits + task.adjustment(client), outputs.labels, task.classes)
     figures = {
         "accuracy": metrics.accuracy(everywhere),
+        "accuracy_square": metrics.accuracy(everywhere) ** 2,
+        "accuracy_lost": metrics.lost(metrics.accuracy(everywhere), len(outputs.labels)),
         "local_accuracy": metrics.local_accuracy(at_home, shares),
+        "local_accuracy_square": metrics.local_accuracy(at_home, shares) ** 2,
         "error": metrics.standard_error(
             everywhere, metrics.label_shares(outputs.labels.numpy(), task.classes)
         ),
@@ -194,22 +209,23 @@ class ClassifierStudy:
     evaluation: Evaluation
     people: Population
     tokenizer: Tokenizer | None  # None: every client has its own words
+    clients_words: bool = False  # its words are the clients', for the owner of the run alone
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> dict[str, Any]:
         """At the end, the figures of those clients that were scored on the way stand apart: a curve
         is always of the same ones.
         """
-        options, clients = self.evaluation, federation.clients
-        ask = partial(scores_of, federation.ask, state, split=options.split)
-        few = set(clients[: options.clients])
+        options, split = self.evaluation, self.evaluation.split
+        texts = self.people.common_validation if split == "validation" else self.people.common_test
+        sums = partial(sums_of, federation.total, state, split=split, texts=len(texts))
+        clients = federation.clients[: options.last] if last else federation.clients
+        few = sums(clients[: options.clients])
         if not last:
-            return summed_up(list(ask(clients[: options.clients]).values()))
+            return summed_up(few)
         newcomers = range(len(self.people), len(self.people) + self.people.unseen)
-        unseen = summed_up(list(ask(newcomers).values()))
-        scores = ask(clients[: options.last])
-        on_the_way = summed_up([score for client, score in scores.items() if client in few])
+        unseen, on_the_way = summed_up(sums(newcomers)), summed_up(few)
         return {
-            **summed_up(list(scores.values())),
+            **summed_up(add_up([few, sums(clients[options.clients :])])),
             **({"unseen_accuracy": unseen["global_accuracy"]} if unseen else {}),
             ON_THE_WAY: {key: on_the_way[key] for key in CURVES if key in on_the_way},
         }
@@ -221,7 +237,8 @@ class ClassifierStudy:
         write_atomically(folder / "model.safetensors", encode(Message(state.params)))
         if self.tokenizer is not None:
             words = "".join(f"{token}\n" for token in self.tokenizer.vocabulary.tokens)
-            write_atomically(folder / "vocabulary.txt", words.encode())
+            mode = OWNER_ONLY if self.clients_words else OPEN
+            write_atomically(folder / "vocabulary.txt", words.encode(), mode)
         write_atomically(folder / LABELS, (json.dumps(self.people.labels) + "\n").encode())
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -232,34 +249,38 @@ class ClassifierStudy:
         return {**majority, "vocabulary_size": len(self.tokenizer.vocabulary)}
 
 
-def scores_of(
-    ask: Ask, state: ServerState, clients: Sequence[ClientId], split: str
-) -> dict[ClientId, dict[str, float]]:
-    """What each of these clients scores, of those that answer."""
-    message = request(state, ask=1, split=split)
-    return {
-        client: {name: value.item() for name, value in reply.arrays.items()}
-        for client, reply in ask(EVALUATE, dict.fromkeys(clients, message))
-    }
+def sums_of(
+    total: Total, state: ServerState, clients: Sequence[ClientId], split: str, texts: int
+) -> Sum:
+    """What these clients score together, of those that answer."""
+    if not clients:
+        return Sum()
+    message = request(state, ask=1, split=split, most_lost=metrics.lost(0.0, texts))
+    return total(EVALUATE, dict.fromkeys(clients, message))
 
 
-def summed_up(replies: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def summed_up(total: Sum) -> dict[str, float]:
     """The figures of some clients together. No clients, or nobody answers: no figures."""
-    if not replies:
+    if not total.update:
         return {}
-    column = {name: [reply[name] for reply in replies] for name in replies[0]}
+    clients = total.clients
+    mean = {name: dense(value).item() / clients for name, value in total.update.items()}
+    spread, local_spread = (
+        max(0.0, mean[f"{name}_square"] - mean[name] ** 2) ** 0.5
+        for name in ("accuracy", "local_accuracy")
+    )
     return {
-        "scored_clients": len(replies),
-        "global_accuracy": metrics.geometric_mean(column["accuracy"], int(column["texts"][0])),
-        "global_accuracy_mean": float(np.mean(column["accuracy"])),
-        "global_accuracy_spread": float(np.std(column["accuracy"])),
-        "global_accuracy_interval": metrics.half_interval(column["error"], column["accuracy"]),
-        "local_accuracy": float(np.mean(column["local_accuracy"])),
-        "local_accuracy_spread": float(np.std(column["local_accuracy"])),
+        "scored_clients": clients,
+        "global_accuracy": math.exp(-mean["accuracy_lost"]),
+        "global_accuracy_mean": mean["accuracy"],
+        "global_accuracy_spread": spread,
+        "global_accuracy_interval": metrics.half_interval(mean["error"], spread, clients),
+        "local_accuracy": mean["local_accuracy"],
+        "local_accuracy_spread": local_spread,
         "local_accuracy_interval": metrics.half_interval(
-            column["local_error"], column["local_accuracy"]
+            mean["local_error"], local_spread, clients
         ),
-        "local_majority_accuracy": float(np.mean(column["majority_accuracy"])),
-        "macro_f1": float(np.mean(column["macro_f1"])),
-        "parameters_private": float(np.mean(column["parameters_private"])),
+        "local_majority_accuracy": mean["majority_accuracy"],
+        "macro_f1": mean["macro_f1"],
+        "parameters_private": mean["parameters_private"],
     }

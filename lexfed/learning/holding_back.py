@@ -13,7 +13,7 @@ import torch
 
 from lexfed.core.seeds import derive
 from lexfed.corpus.population import Client
-from lexfed.federation import ClientState
+from lexfed.federation import ClientState, of_fork
 from lexfed.privacy.mechanism import Mechanism, NoPrivacy
 from lexfed.wire import Message, below, pack
 
@@ -33,7 +33,8 @@ def silence(mechanism: Mechanism, message: Message, client: Client) -> Message:
     zeros = {
         name: torch.zeros_like(value) for name, value in below("model", message.arrays).items()
     }
-    seed = derive(client.secret, "silence", int(message.meta["step"]), int(message.meta["ask"]))
+    clock = int(message.meta["step"]), int(message.meta["ask"])
+    seed = derive(client.secret, "silence", *clock, *of_fork(message))
     return Message(pack(mechanism.bound(zeros, 0, 0.0, message, seed)))
 
 

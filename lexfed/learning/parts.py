@@ -4,6 +4,7 @@ things.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lexfed.core.seeds import root
 from lexfed.corpus.population import Population
@@ -20,10 +21,10 @@ from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.word import Tokenizer
 from lexfed.wire import ClientId, Verb
 
-UpdateLayer = Callable[[LocalUpdate, Task, PrivatePart], LocalUpdate]
+UpdateLayer = Callable[[LocalUpdate, Any, PrivatePart], LocalUpdate]  # of its kind's task
 
 
-def as_it_is(update: LocalUpdate, task: Task, private: PrivatePart) -> LocalUpdate:
+def as_it_is(update: LocalUpdate, task: Any, private: PrivatePart) -> LocalUpdate:
     return update
 
 
@@ -39,7 +40,7 @@ class Parts:
     account: Account = UNPAID
     tokenizer: Tokenizer | None = None  # that all share; None: every client has its own
     defences: Defences = UNDEFENDED
-    layer: UpdateLayer = as_it_is  # around what a client does to its model (self-audit)
+    layer: UpdateLayer = as_it_is  # around what a client does to its model (self-audit, probes)
     people: Population | None = None
     study: Study | None = None
     promise: Promise | None = None

@@ -16,6 +16,7 @@ from lexfed.federation import (
     ServerProgram,
     ServerState,
     Steps,
+    of_fork,
     once,
 )
 from lexfed.learning.holding_back import HELD, counted, may_fall_silent
@@ -50,7 +51,8 @@ def updater(
         after = update(split.join(shared, state.params), client, state, message, seed)
         texts = after.texts or len(client.train)
         delta = {name: _moved(after, name, value) for name, value in shared.items()}
-        bounded = mechanism.bound(delta, texts, after.loss, message, derive(seed, "bound"))
+        noise = derive(seed, "bound", *of_fork(message))
+        bounded = mechanism.bound(delta, texts, after.loss, message, noise)
         reply = Message(pack(bounded, options.upload, torch_generator(derive(seed, "rounding"))))
         kept = ClientState(split.private(after.params), state.blobs)
         if after.held_back:

@@ -11,6 +11,8 @@ FIGURE = Array((torch.float64,), low=0)
 SHARE = Array((torch.float64,), low=0, high=1 + 1e-9)  # a quotient may be a little above 1
 LIKELIHOOD = Array((torch.float64,), low=-1)  # and a logarithm a little below 0
 COUNT = Array((torch.float64,), low=1)
+# -log of a share, which is never taken for less than half a text of those the request speaks of
+LOST = Array((torch.float64,), low=0, high=100, most="most_lost")
 
 
 def training(name: str, open: bool = False) -> Verb:
@@ -31,16 +33,20 @@ def evaluation(**figures: Array) -> Verb:
     """The model goes down, these figures come up."""
     return Verb(
         "evaluate",
-        down=Form({"model/": ANY}, (*CLOCK, "split"), ("tokenizer",)),
+        down=Form({"model/": ANY}, (*CLOCK, "split", "most_lost"), ("tokenizer",)),
         up=Form(figures, needs=(tuple(figures),)),
         kind="figures",
     )
 
 
 TRAIN = training("train")
+# Sums over clients are all that is needed of them: so a spread has its squares.
 EVALUATE = evaluation(
     accuracy=SHARE,
+    accuracy_square=SHARE,
+    accuracy_lost=LOST,
     local_accuracy=SHARE,
+    local_accuracy_square=SHARE,
     error=SHARE,
     local_error=SHARE,
     majority_accuracy=SHARE,

@@ -16,7 +16,7 @@ sent at all). A word must be held by two organisations by default. `rule = "mean
 optimizer are not stated there. The loss of a batch is the sum over its pairs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,9 +25,9 @@ import torch
 
 from lexfed.agreement import word_list
 from lexfed.agreement.organisation import handlers
-from lexfed.agreement.protocol import agreed
+from lexfed.agreement.protocol import agreed, price
 from lexfed.core.errors import ConfigError
-from lexfed.core.params import ALL_SHARED, Update
+from lexfed.core.params import ALL_SHARED, Rows, Update
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
 from lexfed.federation import (
@@ -44,6 +44,8 @@ from lexfed.federation import (
     once,
     paid_by,
 )
+from lexfed.models.skipgram import INPUT, OUTPUT
+from lexfed.privacy.accounting import Ledger
 from lexfed.privacy.mechanism import Unpaid
 from lexfed.vocabulary.export import read_tables
 from lexfed.wire import Message, Verb, pack
@@ -61,7 +63,7 @@ from lexfed.word2vec.replica import (
 from lexfed.word2vec.row_rules import RowRule, RowStep
 from lexfed.word2vec.study import VectorStudy
 from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
-from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, VERSION
+from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, TOUCH, VERSION
 from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
 from lexfed.word2vec.versions import requests
 
@@ -80,12 +82,23 @@ def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
         split=ALL_SHARED,
         rounds=parts.rounds,
         study=VectorStudy(parts.word2vec, parts.people, parts.rounds, replicas, readings),
+        planned=partial(planned, parts),
     )
+
+
+def planned(parts: VectorParts) -> Ledger:
+    """The passes of an agreement under noise, and the rows, which have none."""
+    clients, rounds = len(parts.people), parts.rounds * asks(parts.word2vec)
+    return ROWS.plan(price(parts.agreement), clients, clients, rounds)
+
+
+def asks(options: Word2Vec) -> int:
+    """Exchanges of a round."""
+    return options.steps if options.mode == "fedsgd" else 1
 
 
 def server(parts: VectorParts) -> ServerProgram:
     options = parts.word2vec
-    fedsgd = options.mode == "fedsgd"
     rule = RowRule(options.rule, options.row_cap if options.rule == "row_cap" else options.cap)
 
     def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
@@ -110,9 +123,8 @@ def server(parts: VectorParts) -> ServerProgram:
             federation, state, parts.agreement, agreeing, old, again=parts.fresh
         )
         state = yield from once(state, "start", start)
-        asks = options.steps if fedsgd else 1
-        told = partial(requests, federation, options.most_pairs)
-        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks)
+        told = partial(requests, federation, options.most_pairs, parts.secure)
+        loop = Rounds(parts.sampler, rule, RowStep(), SKIPGRAM, told, paid_by(ROWS), asks(options))
         return (yield from loop(federation, state, until=parts.rounds, seed=seed))
 
     return program
@@ -121,6 +133,8 @@ def server(parts: VectorParts) -> ServerProgram:
 def organisation(
     options: Word2Vec, rounds: int, replicas: Replicas, readings: Readings
 ) -> Mapping[Verb, Handler]:
+    update = updater(options, rounds, readings)
+
     def version(message: Message, client: Client, state: ClientState) -> Answer:
         return Message(meta={"version": version_of(state)}), state
 
@@ -133,9 +147,7 @@ def organisation(
         state = replicas.forward(before, message, client.id, keep=last)
         if state is None:  # it missed a step of this round, and can't follow the others
             return None, before
-        seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
-        moment = Moment(int(message.meta["round"]), rounds)
-        moved = local_update(options, readings, state, client, moment, seed)
+        moved, seed = update(message, client, state)
         rounding = torch_generator(derive(seed, "rounding"))
         return Message(pack(moved, options.upload, rounding)), state if last else before
 
@@ -150,7 +162,50 @@ def organisation(
         arrays = {name: torch.tensor(value, dtype=torch.float64) for name, value in figures.items()}
         return Message(arrays), before
 
-    return {VERSION: version, WELCOME: welcome, SKIPGRAM: train, EVALUATE: evaluate}
+    return {
+        VERSION: version,
+        WELCOME: welcome,
+        TOUCH: touching(update, replicas),
+        SKIPGRAM: train,
+        EVALUATE: evaluate,
+    }
+
+
+Updater = Callable[[Message, Client, ClientState], tuple[Update, Seed]]
+
+
+def updater(options: Word2Vec, rounds: int, readings: Readings) -> Updater:
+    """How the tables that a client holds move, and the seed it hangs from."""
+
+    def update(message: Message, client: Client, state: ClientState) -> tuple[Update, Seed]:
+        seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
+        moment = Moment(int(message.meta["round"]), rounds)
+        return local_update(options, readings, state, client, moment, seed), seed
+
+    return update
+
+
+def touching(update: Updater, replicas: Replicas) -> Handler:
+    """Which rows would be moved. It trains, and forgets it: the rows are the same when it is asked
+    to send them.
+    """
+
+    def touch(message: Message, client: Client, before: ClientState) -> Answer:
+        state = replicas.forward(before, message, client.id, keep=False)
+        if state is None:
+            return None, before
+        moved, _ = update(message, client, state)
+        marks = {
+            name: torch.zeros(int(message.meta["rows"]), dtype=torch.int64)
+            for name in (INPUT, OUTPUT)
+        }
+        for name, mark in marks.items():
+            rows = moved.get(f"delta/{name}")
+            if isinstance(rows, Rows):
+                mark[rows.ids] = 1
+        return Message(marks), before
+
+    return touch
 
 
 def local_update(

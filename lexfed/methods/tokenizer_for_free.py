@@ -20,6 +20,7 @@ as the switch.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ALL_SHARED
@@ -36,7 +37,7 @@ from lexfed.federation import (
     once,
     request,
 )
-from lexfed.language.heavy_hitters import handlers
+from lexfed.language.heavy_hitters import cost, handlers
 from lexfed.language.language_parts import LANGUAGE_MODEL, LanguageParts
 from lexfed.language.language_study import SWITCH, LanguageStudy
 from lexfed.language.language_task import (
@@ -50,8 +51,11 @@ from lexfed.language.tokenizer_source import source
 from lexfed.learning.private_table import KEEPS_NOTHING
 from lexfed.learning.training import updater
 from lexfed.learning.training_verbs import EVALUATE_LANGUAGE, TRAIN
+from lexfed.privacy.accounting import Ledger, charge
 from lexfed.privacy.mechanism import Mechanism
 from lexfed.wire import ClientId
+
+INIT = "init"
 
 
 def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Method:
@@ -61,7 +65,7 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
             f"the last switch is after round {options.switch[-1]}, but there are {task.rounds} "
             "rounds"
         )
-    update = language_update(task)
+    update = parts.layer(language_update(task), task, KEEPS_NOTHING)
     return Method(
         client={
             TRAIN: updater(task.options, ALL_SHARED, KEEPS_NOTHING, update, parts.mechanism),
@@ -74,7 +78,23 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
         study=LanguageStudy(
             tables.tokenizer, parts.people, tables.evaluation, options.switch, options.sample_words
         ),
+        planned=partial(planned, parts, options),
     )
+
+
+def planned(parts: LanguageParts, options: TokenizerForFree) -> Ledger:
+    """What the first tokenizer will have charged, and the rounds, of each half where there are
+    two.
+    """
+    tables, users, rounds = parts.tables, len(parts.people), parts.task.rounds
+    half, group = (users // 2, "half 1") if options.groups > 1 else (users, "")
+    found = tables.tokenizer.start == "heavy_hitters"
+    ledger: Ledger = (cost(tables.heavy_hitters, half, group),) if found else ()
+    if options.groups == 1:
+        return parts.plan(ledger, users, rounds)
+    begins = options.switch[-1] if options.switch else 0
+    ledger = parts.plan(ledger, half, begins, "half 1")
+    return parts.plan(ledger, users - half, rounds - begins, "half 2")
 
 
 def algorithm_1(parts: LanguageParts, options: TokenizerForFree) -> ServerProgram:
@@ -84,7 +104,7 @@ def algorithm_1(parts: LanguageParts, options: TokenizerForFree) -> ServerProgra
         def switch(s: ServerState) -> ServerState:
             return switched(task, options, s, derive(seed, "switch", s.round))
 
-        state = yield from once(state, "init", lambda s: first(federation, s, seed))
+        state = yield from first(federation, seed, state)
         for place in options.switch:
             state = yield from rounds(federation, state, until=place, seed=seed)
             state = yield from once(state, f"{SWITCH}{place}", switch)
@@ -93,14 +113,31 @@ def algorithm_1(parts: LanguageParts, options: TokenizerForFree) -> ServerProgra
     return server
 
 
-def first_model(parts: LanguageParts) -> Callable[[Federation, ServerState, Seed], ServerState]:
-    """The tokenizer that training begins with, and a model for it."""
-    where = source(parts.tables.tokenizer, parts.tables.heavy_hitters, parts.people)
+def first_model(parts: LanguageParts) -> ServerProgram:
+    """The tokenizer that training begins with, and a model for it.
 
-    def first(federation: Federation, state: ServerState, seed: Seed) -> ServerState:
-        tokenizer, state = where(federation, state, derive(seed, "source"))
-        params = parts.task.model.init(len(tokenizer.tokenizer.tokens), derive(seed, "init"))
-        return replace(state.with_blob(TOKENIZER, tokenizer.to_bytes()), params=params)
+    Where users are asked for words, they are paid: with the words in a simulation, whose attempts
+    repeat themselves; before anybody is asked in a deployment, where each attempt asks others.
+    """
+    where = source(parts.tables.tokenizer, parts.tables.heavy_hitters, parts.people)
+    ahead = parts.tables.secrets == "system"
+
+    def first(federation: Federation, seed: Seed, state: ServerState) -> Steps:
+        if INIT in state.done:
+            return state
+        bill = where.cost(federation)
+        if bill is not None and ahead:
+            state = replace(state, ledger=charge(state.ledger, bill), step=state.step + 1)
+            yield state
+
+        def init(s: ServerState) -> ServerState:
+            tokenizer = where.learn(federation, s, derive(seed, "source"))
+            params = parts.task.model.init(len(tokenizer.tokenizer.tokens), derive(seed, "init"))
+            ledger = s.ledger if bill is None or ahead else charge(s.ledger, bill)
+            begun = s.with_blob(TOKENIZER, tokenizer.to_bytes())
+            return replace(begun, params=params, ledger=ledger)
+
+        return (yield from once(state, INIT, init))
 
     return first
 
@@ -149,7 +186,7 @@ def table_2(parts: LanguageParts, options: TokenizerForFree) -> ServerProgram:
                 mechanism_state={},
             )
 
-        state = yield from once(state, "init", lambda s: first(one, s, seed))
+        state = yield from first(one, seed, state)
         for place in options.switch:
             state = yield from rounds[0](one, state, until=place, seed=derive(seed, "first half"))
             state = yield from once(state, f"{SWITCH}{place}", afresh)

@@ -6,8 +6,6 @@ local accuracy always stands what the majority class alone would score: much of 
 the label prior.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -45,14 +43,14 @@ def standard_error(confusion: Confusion, shares: FloatArray) -> float:
     return float(np.sqrt(np.sum(weights**2 * right * (1 - right) / np.maximum(texts, 1))))
 
 
-def half_interval(errors: Sequence[float], accuracies: Sequence[float]) -> float:
-    """Half of the 95 % interval of a mean over clients, both texts and clients being a sample.
+def half_interval(error: float, spread: float, clients: int) -> float:
+    """Half of the 95 % interval of a mean over clients, both texts and clients being a sample:
+    from the clients' mean standard error and the spread of their accuracies.
 
     All clients are scored on the same texts, so their errors from the choice of texts do not
     average out.
     """
-    between = np.std(accuracies) / np.sqrt(len(accuracies))
-    return float(1.96 * np.hypot(np.mean(errors), between))
+    return float(1.96 * np.hypot(error, spread / np.sqrt(clients)))
 
 
 def majority_accuracy(shares: FloatArray) -> float:
@@ -70,6 +68,8 @@ def label_shares(labels: npt.ArrayLike, classes: int) -> FloatArray:
     return np.asarray(counts / counts.sum(), dtype=np.float64)
 
 
-def geometric_mean(accuracies: Sequence[float], examples: int) -> float:
-    """Over clients, as FedeVocab reports it; a zero counts as half an example."""
-    return float(np.exp(np.mean(np.log(np.maximum(accuracies, 1 / (2 * examples))))))
+def lost(accuracy: float, examples: int) -> float:
+    """-log of an accuracy, where zero counts as half an example. Its mean over clients is that of
+    their geometric mean, as FedeVocab reports it.
+    """
+    return float(-np.log(max(accuracy, 1 / (2 * examples))))

@@ -70,13 +70,20 @@ def figures(users: Sequence[TextScore]) -> dict[str, float]:
     the log.
     """
     users = _with_words(users)
-    whole, rate = _pooled(users), _rate(users)
+    rate = _rate(users)
     worst = sorted(users, key=lambda user: -user.nll / user.words)[: math.ceil(len(users) / 10)]
     _, error = _ratio([user.nll for user in users], [user.words for user in users])
     return {
-        "word_perplexity": _exp(rate),
+        **pooled_figures(_pooled(users)),
         "word_perplexity_interval": 1.96 * error * _exp(rate),
         "worst_tenth_perplexity": _exp(_rate(worst)),
+    }
+
+
+def pooled_figures(whole: TextScore) -> dict[str, float]:
+    """What the sums over all users say."""
+    return {
+        "word_perplexity": _exp(whole.nll / whole.words),
         "word_accuracy": whole.right / whole.words,
         "tokens_per_word": whole.tokens / whole.words,
         "oov_rate": whole.oov / whole.words,

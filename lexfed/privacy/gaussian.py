@@ -3,6 +3,7 @@
     client k:  delta_k <- delta_k min(1, S / |delta_k|)       one user, weight 1, whatever its texts
     server:    (sum_k delta_k + N(0, (z S)^2)) / q n          central: the server adds the noise
     client k:  delta_k + N(0, (z S)^2)                        local: each client adds all of it
+    client k:  delta_k + N(0, (z S)^2 / h)                    distributed: each a share of it
 
 Each user joins a round by its own coin with probability q, and the sum is divided by the expected q
 n, never by who came: an empty cohort releases noise, and is paid for. Adaptive clipping (Andrew et
@@ -27,7 +28,15 @@ from lexfed.core.errors import BudgetSpent, ConfigError
 from lexfed.core.params import Params, Update
 from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
-from lexfed.privacy.accounting import Bare, Event, Gaussian, Ledger, Release, SampledGaussian
+from lexfed.privacy.accounting import (
+    Bare,
+    Event,
+    Gaussian,
+    Ledger,
+    Noisy,
+    Release,
+    SampledGaussian,
+)
 from lexfed.privacy.calibration import noise_for, rounds_within
 from lexfed.privacy.mechanism import Asked, deltas, dense
 from lexfed.wire import Message, Meta, under
@@ -42,8 +51,9 @@ LOCAL_ROUND = "a user's update, clipped, with the user's own noise"
 class Privacy:
     """The `[privacy]` table."""
 
-    # who adds noise: nobody, the server, every client
-    placement: Literal["none", "central", "local"] = "none"
+    # who adds noise: nobody, the server, every client for itself, or each client its share of it
+    # within a secure sum
+    placement: Literal["none", "central", "local", "distributed"] = "none"
     clip: float = 0.5  # S: the longest update
     # standard deviation of the noise on the sum of updates, in multiples of `clip`; default: what
     # `epsilon` over all rounds asks for
@@ -66,7 +76,8 @@ class Privacy:
             )
         if not 0 < self.delta < 1 or (self.epsilon is not None and not self.epsilon > 0):
             raise ConfigError("privacy.epsilon must be above 0, privacy.delta between 0 and 1")
-        if self.quantile is not None and (not 0 < self.quantile < 1 or self.placement == "local"):
+        central = self.placement in ("none", "central")
+        if self.quantile is not None and not (0 < self.quantile < 1 and central):
             raise ConfigError(
                 "privacy.quantile is between 0 and 1, and for privacy.placement = 'central' alone"
             )
@@ -81,10 +92,10 @@ class Privacy:
             and not 0 < self.noise_cohort <= self.population
         ):
             raise ConfigError("privacy.noise_cohort must be above 0 and at most privacy.population")
-        if self.noise_cohort is not None and self.placement == "local":
+        if self.noise_cohort is not None and not central:
             raise ConfigError(
-                "privacy.noise_cohort is for privacy.placement = 'central': local noise knows no "
-                "cohort"
+                "privacy.noise_cohort is for privacy.placement = 'central': clients that add noise "
+                "add that of their own cohort"
             )
         if self.placement != "none" and self.noise is None and self.epsilon is None:
             raise ConfigError(
@@ -144,6 +155,13 @@ class GaussianMechanism:
     # --- the server's half
 
     @property
+    def counts_on(self) -> str:
+        """Against the server: whom noise in shares holds against. There is none here; an earlier
+        part of the run may have had it.
+        """
+        return "the server and the clients that may collude with it, as the ledger says"
+
+    @property
     def ahead(self) -> bool:
         return self.fresh
 
@@ -171,13 +189,13 @@ class GaussianMechanism:
     def charge(self, ledger: Ledger, asked: Asked, state: Params) -> tuple[Ledger, Params]:
         """One exchange more; `BudgetSpent` if it does not fit.
 
-        Local: a user pays when it is asked, so what counts is how often that user was asked which
-        was asked most. Under other noise each user's count begins again: too much rather than too
-        little.
+        Against a server that knows the cohort a user pays when it is asked, so what counts is how
+        often that user was asked which was asked most. Under other noise each user's count begins
+        again: too much rather than too little.
         """
         release = self._release(asked)
-        if self.options.placement == "local" and isinstance(release.event, Gaussian):
-            name = f"{ASKED}/{release.event.noise!r}"
+        if release.against != "public" and isinstance(release.event, Noisy):
+            name = _counts_of(release, release.event)
             counts = _asked(asked, state.get(name))
             state = {**state, name: counts}
             most = max((int(counts[client]) for client in asked.cohort), default=0)
@@ -188,20 +206,35 @@ class GaussianMechanism:
         return after, state
 
     def _check_budget(self, ledger: Ledger) -> None:
-        """A ledger that no epsilon covers any more has no budget to keep either."""
+        fits, before = self._fits(ledger)
+        if ledger[-1].count > fits:
+            raise BudgetSpent(
+                f"{fits:,} rounds are all that an epsilon of {self.options.epsilon:g} pays for"
+                + (" on top of what was spent before" if before else "")
+            )
+
+    def _fits(self, ledger: Ledger) -> tuple[int, bool]:
+        """How often the last release can be paid for, and whether others came before it. A ledger
+        that no epsilon covers any more has no budget to keep either.
+        """
         options, bare = self.options, any(isinstance(r.event, Bare) for r in ledger)
         if options.epsilon is None or bare:
-            return
+            return ledger[-1].count, False
         *before, last = self.deployment(ledger)
         own = tuple(replace(r, group="") for r in before if _same_budget(r, self.group))
         fits = rounds_within(
             options.epsilon, options.delta, own, "user", last.event, options.accountant
         )
-        if last.count > fits:
-            raise BudgetSpent(
-                f"{fits:,} rounds are all that an epsilon of {options.epsilon:g} pays for"
-                + (" on top of what was spent before" if own else "")
-            )
+        return fits, bool(own)
+
+    def plan(self, ledger: Ledger, expected: float, population: int, rounds: int) -> Ledger:
+        """As many rounds as there will be, or as the budget pays for; of local noise, at most."""
+        if not rounds:
+            return ledger
+        release = replace(self.planned(expected, population), count=rounds)
+        *before, last = accounting.charge(ledger, release)
+        count = min(last.count, self._fits((*before, last))[0])
+        return (*before, replace(last, count=count)) if count else tuple(before)
 
     def planned(self, expected: float, population: int) -> Release:
         """What a round with such a cohort will be charged."""
@@ -314,6 +347,12 @@ def _nothing(like: Tensor, grid: float | None) -> Tensor:
     return torch.zeros_like(like, dtype=like.dtype if grid is None else torch.int64)
 
 
+def _counts_of(release: Release, event: Noisy) -> str:
+    """Under which name the mechanism's state counts who was asked for such a release."""
+    kind = "" if release.against == "everybody" else f"{release.against}/"
+    return f"{ASKED}/{kind}{event.noise!r}"
+
+
 def _asked(asked: Asked, known: Tensor | None) -> Tensor:
     """How often each client has been asked, with this time. A group's clients need not be the first
     ones.
@@ -342,5 +381,5 @@ def _same_budget(release: Release, group: str) -> bool:
     """Whether it is paid from the budget of this group's training. What users randomise themselves
     has its own.
     """
-    noisy = release.unit == "user" and isinstance(release.event, Gaussian | SampledGaussian)
+    noisy = release.unit == "user" and isinstance(release.event, Noisy)
     return noisy and release.group in ("", group)

@@ -60,6 +60,9 @@ class Account(Protocol):
         `BudgetSpent` if it can't be paid for.
         """
 
+    def plan(self, ledger: Ledger, expected: float, population: int, rounds: int) -> Ledger:
+        """The ledger as so many exchanges with such cohorts will leave it."""
+
     def of(self, group: str) -> "Account":
         """Of one of several groups of users that have nobody in common: each pays for its own
         rounds.
@@ -105,8 +108,11 @@ class Unpaid:
     ahead: bool = False
 
     def charge(self, ledger: Ledger, asked: Asked, state: Params) -> tuple[Ledger, Params]:
-        bare = Release(self.unit, Bare(WITHOUT_NOISE), what=self.what)
-        return charge(ledger, bare), state
+        return self.plan(ledger, asked.expected, asked.population, 1), state
+
+    def plan(self, ledger: Ledger, expected: float, population: int, rounds: int) -> Ledger:
+        bare = Release(self.unit, Bare(WITHOUT_NOISE), rounds, what=self.what)
+        return charge(ledger, bare) if rounds else ledger
 
     def of(self, group: str) -> "Unpaid":
         return self

@@ -7,7 +7,9 @@ update.
 
 Where the last figure is far above 1, one round drowns in noise; what is learned adds up over
 rounds, and so does the noise, as a square root. Local noise (nobody trusts the server) is drawn by
-every user for itself, so the mean has it divided by the root of the cohort only.
+every user for itself, so the mean has it divided by the root of the cohort only. Noise in shares
+(within secure sums) is the server's noise and some more: it is enough if a part of the cohort
+leaves, and another colludes.
 """
 
 import math
@@ -29,10 +31,15 @@ class Plan:
     clip: float = 0.5
     parameters: int = 1_000_000
     accountant: Accountant = "pld"
+    # noise in shares: of a cohort this share must stay, and this one may collude
+    threshold: float = 0.67
+    colluding: float = 0.1
 
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and 0 < self.delta < 1 and self.clip > 0):
             raise ConfigError("epsilon and clip are above 0, delta lies between 0 and 1")
+        if not 0 <= self.colluding < self.threshold <= 1:
+            raise ConfigError("fewer users collude than must stay, and at most all stay")
         if not (1 <= self.cohort <= self.population and self.rounds > 0 and self.parameters > 0):
             raise ConfigError(
                 "a cohort has at least one user and at most the whole population; rounds and "
@@ -72,14 +79,26 @@ def central(plan: Plan, cohort: float | None = None) -> Noise:
     return _noise(plan, cohort, z, z / cohort)
 
 
-def local(plan: Plan) -> Noise:
-    """Every user adds it. It pays for the rounds in which it is asked: a share of them, rounded up.
+def distributed(plan: Plan) -> Noise:
+    """Every user adds a share of it, and nobody leaves: then there is the most of it."""
+    z = noise_for(plan.epsilon, plan.delta, 1.0, _times(plan), plan.accountant)
+    more = math.sqrt(1 / (plan.threshold - plan.colluding))
+    return _noise(plan, plan.cohort, z, z * more / plan.cohort)
 
-    Whatever one sends in the place of what: updates are two clips apart, so z is twice as large.
+
+def local(plan: Plan) -> Noise:
+    """Every user adds it. Whatever one sends in the place of what: updates are two clips apart, so
+    z is twice as large.
     """
-    times = max(1, math.ceil(plan.rounds * plan.share))
-    z = 2 * noise_for(plan.epsilon, plan.delta, 1.0, times, plan.accountant)
+    z = 2 * noise_for(plan.epsilon, plan.delta, 1.0, _times(plan), plan.accountant)
     return _noise(plan, plan.cohort, z, z / math.sqrt(plan.cohort))
+
+
+def _times(plan: Plan) -> int:
+    """Against a server that knows the cohort a user pays for the rounds in which it is asked: a
+    share of them, rounded up.
+    """
+    return max(1, math.ceil(plan.rounds * plan.share))
 
 
 def _noise(plan: Plan, cohort: float, z: float, on_the_mean: float) -> Noise:
@@ -87,13 +106,18 @@ def _noise(plan: Plan, cohort: float, z: float, on_the_mean: float) -> Noise:
 
 
 def table(plan: Plan) -> list[list[str]]:
-    """The cohort that was asked for, others beside it, and local noise."""
+    """The cohort that was asked for, others beside it, and noise that users add."""
     cohorts = [plan.cohort * factor for factor in FACTORS]
     rows = [
         [f"the server, cohorts of {noise.cohort:,.0f}", *_cells(noise)]
         for noise in (central(plan, c) for c in cohorts if 1 <= c <= plan.population)
     ]
-    return [*rows, [f"every user, cohorts of {plan.cohort:,.0f}", *_cells(local(plan))]]
+    crowd = f"cohorts of {plan.cohort:,.0f}"
+    return [
+        *rows,
+        [f"every user a share in secure sums, {crowd}", *_cells(distributed(plan))],
+        [f"every user, {crowd}", *_cells(local(plan))],
+    ]
 
 
 def _cells(noise: Noise) -> list[str]:

@@ -3,17 +3,19 @@ counts on, and what takes it away.
 
 A promise knows what taints it. A word list or tokenizer that was made of the users' own texts,
 rounds that were released without noise (before a fork, say), a question to clients that nobody
-pays for: then there is no epsilon to print, and the reasons stand in its place.
+pays for: then there is no epsilon to print, and the reasons stand in its place. The unit is a user
+where each client is one, else a client, whose texts are taken as they were parted.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lexfed.core.errors import ConfigError
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Against, Bare, Ledger, Release
+from lexfed.privacy.distributed import DistributedGaussian, Shares
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy
 from lexfed.privacy.mechanism import UNPAID, WITHOUT_NOISE, Account, Mechanism, NoPrivacy
 
@@ -23,6 +25,11 @@ Secrets = Literal["seed", "system"]
 ADVERSARY: dict[Against, str] = {
     "public": "who sees the released models; the server is trusted with each clipped update",
     "everybody": "everybody, the server included",
+}  # "server": the mechanism knows who must stay, and who may collude
+NEIGHBOURS: dict[Against, str] = {
+    "public": "one {unit} added or removed",
+    "server": "one {unit}'s texts, or none in their place",
+    "everybody": "any two {unit}s' texts",
 }
 
 
@@ -31,6 +38,8 @@ class Statement:
     """What is promised after some releases, as summary.json has it."""
 
     holds: bool
+    # of a simulation that carries a deployment's noise, often the deployment alone
+    holds_for: Literal["this run", "deployment"] | None
     against: str | None
     sentence: str
     taints: tuple[str, ...]  # why nothing is promised
@@ -50,6 +59,7 @@ class Promise:
     sampling: Sampling
     taints: tuple[str, ...] = ()  # how the configuration shows users' texts without paying
     notes: tuple[str, ...] = ()  # what lexfed can't know, and must be true
+    unit: Literal["user", "client"] = "user"  # what a client is
 
     @property
     def delta(self) -> float:
@@ -58,19 +68,22 @@ class Promise:
     def tainted(self, *reasons: str) -> "Promise":
         return replace(self, taints=(*self.taints, *reasons))
 
+    def noting(self, *notes: str) -> "Promise":
+        return replace(self, notes=(*self.notes, *notes))
+
     def statement(self, ledger: Ledger, forks: Sequence[str] = ()) -> Statement:
         """What is promised to users after these releases."""
         taints = (*self.taints, *dict.fromkeys(_bare(ledger)))
         this_run, deployment = (None, None) if taints else self.epsilons(ledger)
         against = self._against(ledger)
-        # of a simulation that carries a deployment's noise, the promise is the deployment's
-        holds = deployment is not None and deployment <= accounting.LARGE
+        holds = _small(deployment)
         return Statement(
             holds=holds,
-            against=ADVERSARY[against] if holds else None,
+            holds_for=("this run" if _small(this_run) else "deployment") if holds else None,
+            against=self._adversary(against) if holds else None,
             sentence=self._words(this_run, deployment, against, taints),
             taints=taints,
-            notes=(*self.notes, *([FORKED] if forks else [])) if holds else (),
+            notes=self._notes(ledger, against, forks) if holds else (),
             epsilon_this_run=this_run,
             epsilon_deployment=deployment,
             delta=self.delta,
@@ -91,8 +104,19 @@ class Promise:
 
     def _against(self, ledger: Ledger) -> Against:
         """The weakest of all releases: what the server saw once, it has seen."""
-        users = [release for release in ledger if release.unit == "user"]
-        return "public" if any(r.against == "public" for r in users) else "everybody"
+        met = {release.against for release in ledger if release.unit == "user"}
+        return next((against for against in get_args(Against) if against in met), "everybody")
+
+    def _adversary(self, against: Against) -> str:
+        return self.mechanism.counts_on if against == "server" else ADVERSARY[against]
+
+    def _notes(self, ledger: Ledger, against: Against, forks: Sequence[str]) -> tuple[str, ...]:
+        """What must be true; of sums that were made for other thresholds, which."""
+        now = getattr(self.mechanism, "what", "")
+        sums = dict.fromkeys(r.what for r in ledger if r.against == "server" and r.what != now)
+        others = [f"some rounds counted on others to stay: {what}" for what in sums]
+        honest = [CURIOUS] if against == "server" else []
+        return (*self.notes, *honest, *others, *([FORKED] if forks else []))
 
     def _words(
         self,
@@ -108,7 +132,7 @@ class Promise:
             return "No promise: nothing was released with noise that bounds it."
         parted = f", in {groups} groups that have nobody in common" if groups > 1 else ""
         return f"This run: {self._sentence(this_run, against)}." + (
-            f" A deployment with {options.population:,} users{parted} and cohorts of "
+            f" A deployment with {options.population:,} {self.unit}s{parted} and cohorts of "
             f"{options.noise_cohort:,.0f}: "
             f"{self._sentence(deployment, against)}."
             if options.noise_cohort is not None
@@ -118,21 +142,28 @@ class Promise:
     def _sentence(self, epsilon: float | None, against: Against) -> str:
         options = self.mechanism.options
         value = "no finite epsilon" if epsilon is None else f"epsilon {epsilon:.3g}"
-        if epsilon is None or epsilon > accounting.LARGE:  # whatever else could be said of it
+        if not _small(epsilon):  # whatever else could be said of it
             return f"{value}, which promises nothing"
-        relation = "one user added or removed" if against == "public" else "any two users' texts"
+        unit = self.unit
+        what = "a user" if unit == "user" else "a client (its texts as they were parted beforehand)"
+        relation = NEIGHBOURS[against].format(unit=unit)
         secret = {
             "poisson": "counts on the cohort staying secret",
             "everyone": "everyone takes part, no secret cohort is needed",
             "fixed": "counts on no secret cohort",
         }[self.sampling if against == "public" else "fixed"]
         return (
-            f"{value} at delta {options.delta:g} ({options.accountant.upper()}), unit: a user; "
+            f"{value} at delta {options.delta:g} ({options.accountant.upper()}), unit: {what}; "
             f"neighbours: {relation}; "
-            f"against: {ADVERSARY[against]}; {secret}"
+            f"against: {self._adversary(against)}; {secret}"
         )
 
 
+def _small(epsilon: float | None) -> bool:
+    return epsilon is not None and epsilon <= accounting.LARGE
+
+
+CURIOUS = "the server does as the protocol says, whatever it would like to know"
 FORKED = (
     "nothing is counted but this run: what the run that it was forked from, or another fork of it, "
     "released since is not in this account"
@@ -154,6 +185,7 @@ def build(
     sampling: Sampling,
     secrets: Secrets = "seed",
     groups: int = 1,
+    shares: Callable[[], Shares] | None = None,
 ) -> tuple[Mechanism, Account, Promise | None]:
     """The mechanism of a configuration, who pays for it, and what it promises."""
     if options.placement == "none":
@@ -168,7 +200,12 @@ def build(
             "privacy.noise_cohort is for a simulation that carries a deployment's noise: with "
             "secrets = 'system' this run is the deployment, leave it out"
         )
-    mechanism = GaussianMechanism(options, rounds, secrets == "system", groups)
+    about = (options, rounds, secrets == "system", groups)
+    mechanism = GaussianMechanism(*about)
+    if options.placement == "distributed":
+        if shares is None:
+            raise ConfigError("privacy.placement = 'distributed' needs secure sums")
+        mechanism = DistributedGaussian(*about, shares=shares())
     return mechanism, mechanism, Promise(mechanism, sampling)
 
 

@@ -21,10 +21,12 @@ from typing import Any
 import tomli_w
 
 from lexfed.core import formats, importing
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import CheckpointError, ConfigError
 from lexfed.core.figures import SUMMARY
-from lexfed.core.files import naming, write_atomically
-from lexfed.experiment.config import Config, fingerprint, load, own_names, to_toml
+from lexfed.core.files import OWNERS_FOLDER, naming, write_atomically
+from lexfed.experiment.config import Config, fingerprint, fork_name, load, own_names, to_toml
+from lexfed.federation import ServerState
+from lexfed.privacy import accounting
 from lexfed.runtime.workers import WORKERS_LOCK
 
 Record = dict[str, Any]  # one line of rounds.jsonl
@@ -76,6 +78,9 @@ class RunDir:
         """Of the configuration that the run was made with: its checkpoints carry it."""
         return fingerprint(tomllib.loads(self.config_file.read_text(encoding="utf-8")))
 
+    def fork_name(self) -> str:
+        return fork_name(tomllib.loads(self.config_file.read_text(encoding="utf-8")))
+
     def append(self, record: Record) -> None:
         path = self.path / "rounds.jsonl"
         with naming(path), path.open("a") as file:
@@ -90,6 +95,18 @@ class RunDir:
             for line in path.read_text().splitlines(keepends=True)
             if line.endswith("\n")
         ]
+
+    def check_ledger(self, state: ServerState, until: int | None = None) -> None:
+        """Refuse a state whose ledger holds less than was written down when a round (up to this
+        step) was closed: what was released stays released.
+        """
+        written = [r for r in self.records() if until is None or r["step"] <= until]
+        last = accounting.from_json(written[-1].get("ledger", [])) if written else ()
+        if accounting.lacks(state.ledger, last):
+            raise CheckpointError(
+                f"the ledger of the checkpoint in {self.path} holds less than its rounds.jsonl "
+                "says was released: restore the checkpoint from a copy"
+            )
 
     def truncate(self, step: int) -> list[Record]:
         """Keep the records up to this step: what came after the checkpoint will happen again."""
@@ -157,6 +174,7 @@ class RunDir:
     def lock(self) -> Iterator[None]:
         """One process at a time; and none before the last worker of a killed one is gone."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
+        self.checkpoint.chmod(OWNERS_FOLDER)  # it may hold users' words
         with (
             (self.checkpoint / "lock").open("w") as ours,
             (self.checkpoint / WORKERS_LOCK).open("w") as theirs,

@@ -12,7 +12,8 @@ from lexfed.report.page import STYLE, table
 Row = Mapping[str, Any]
 
 COLUMNS: Mapping[str, str] = {
-    "method": "method", "defence": "defence", "attacker": "attacker has", "sentences": "texts",
+    "method": "method", "defence": "defence", "sees": "server sees", "attacker": "attacker has",
+    "sentences": "texts",
     "optimizer": "optimizer", "recall_at_n": "words found", "recall_interval": "95 %",
     "prior_recall_at_n": "prior", "rare_recall": "rare words", "ptlr": "with digits", "auc": "AUC",
     "auc_interval": "95 %", "tpr_at_1pct_fpr": "TPR at 1 %", "tpr_at_01pct_fpr": "TPR at 0.1 %",

@@ -111,6 +111,7 @@ Section = tuple[str, list[list[str]]]
 def sections(vocabulary: Vocabulary, revealed: Revealed, options: Agreement) -> list[Section]:
     """The agreement, and the paper's beside it: a heading and a table each."""
     how = "keyed hashes" if options.veiled else "in the clear"
+    how = "nobody is trusted" if options.trust == "nobody" else how
     title = (
         f"rule '{options.rule}' ({how}): {len(vocabulary):,} words, version {vocabulary.version}, "
         f"single_source_words {revealed.single_source_words:,}"
@@ -185,6 +186,8 @@ def _refusals(refused: Refused, options: Agreement) -> list[str]:
         ),
         "words left out because too few of their holders spelt them alike: "
         f"{refused.spellings:,}": refused.spellings,
+        "rows that did not fit the others of their word, and were left out: "
+        f"{refused.shares:,}": refused.shares,
     }
     return [line for line, number in lines.items() if number]
 
@@ -227,6 +230,11 @@ def outlook(previews: Sequence[Preview], options: Agreement, public: int) -> lis
     """Who would learn what, in words; of organisations as large as these."""
     if not options.veiled:
         server = "the server would read every word that is proposed"
+    elif options.trust == "nobody":
+        server = (
+            f"the server would read the words that {options.holders} organisations hold, and their "
+            "counts; of the others it would see rows that it can't tell from rows of none"
+        )
     elif options.rule == "dp":
         server = "the server would see a hash and a weight of every word, and read what it releases"
     else:
@@ -245,8 +253,13 @@ def outlook(previews: Sequence[Preview], options: Agreement, public: int) -> lis
             f"at epsilon {options.epsilon:g}, from liars too",
         ]
     most = min(words_of_a_liar(options, max((p.proposes for p in previews), default=0)), public)
+    together = (
+        "the server and an organisation together could try words out, each in "
+        f"{options.memory} kilobytes; what they don't guess they can't read"
+    )
     return [
         server,
+        *([together] if options.trust == "nobody" else []),
         f"liars: {options.holders - 1}, who try out the {most:,} most frequent of {public:,} "
         "public words (that the organisation alone holds them is the worst case)",
         f"a word that they name, public or not, is told if it occurs {least(options)} times or "

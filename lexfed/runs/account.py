@@ -13,11 +13,17 @@ from lexfed.experiment.config import Config
 from lexfed.federation.sampling import build as sampler_of
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Bare, Ledger, Release
+from lexfed.privacy.mechanism import UNPAID
+from lexfed.privacy.mechanism import Account as Payer
 from lexfed.privacy.promise import Promise, Statement
 from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
 
-TO_WHOM = {"public": "who gets the model", "everybody": "the server, and who gets the model"}
+TO_WHOM = {
+    "public": "who gets the model",
+    "server": "the server (sums alone), and who gets the model",
+    "everybody": "the server, and who gets the model",
+}
 HEADS = ["released", "to whom", "times", "charged", "epsilon, alone (RDP)"]
 
 
@@ -50,38 +56,38 @@ def _of(assembly: Assembly, past: tuple[Ledger, Sequence[str]] | None, title: st
     ledger, forks = past or (_planned(assembly), ())
     statement = None if promise is None else promise.statement(ledger, forks)
     delta = config.agreement.delta if promise is None else promise.delta
+    unit = "user" if promise is None else promise.unit
     return Account(
         title,
-        [*(_row(release, delta) for release in ledger), *_beside(assembly)],
+        [*(_row(release, delta, unit) for release in ledger), *_beside(assembly)],
         statement,
         list(_advice(config, promise, statement)),
     )
 
 
 def _planned(assembly: Assembly) -> Ledger:
-    """What all rounds together will have charged: of local noise, at most."""
-    config, promise = assembly.config, assembly.promise
-    if promise is None:
-        return ()
-    groups = promise.mechanism.groups
-    users = len(assembly.population) // groups
-    expected = sampler_of(config.cohort, users).expected_size(users)
-    release = promise.mechanism.planned(expected, users)
-    return (replace(release, count=config.rounds),)
+    """What the whole run will have charged, as its method says: of local noise, at most."""
+    method, users = assembly.method, len(assembly.population)
+    if method.planned is not None:
+        return method.planned()
+    expected = sampler_of(assembly.config.cohort, users).expected_size(users)
+    payer: Payer = getattr(assembly.parts, "account", UNPAID)
+    return payer.plan((), expected, users, method.rounds)
 
 
-def _row(release: Release, delta: float) -> list[str]:
+def _row(release: Release, delta: float, unit: str) -> list[str]:
     bare = isinstance(release.event, Bare)
-    cost = "none" if bare else _epsilon(release, delta)
+    cost = "none" if bare else _epsilon(release, delta, unit)
     what = release.what or "noisy sums"
     group = f" ({release.group})" if release.group else ""
     times = f"{release.count:,}"
     return [f"{what}{group}", TO_WHOM[release.against], times, "no" if bare else "yes", cost]
 
 
-def _epsilon(release: Release, delta: float) -> str:
+def _epsilon(release: Release, delta: float, unit: str) -> str:
+    """`unit`: what a user is here."""
     value = accounting.epsilon((replace(release, group=""),), release.unit, delta, "rdp")
-    return f"{value:.3g} per {release.unit}"
+    return f"{value:.3g} per {unit if release.unit == 'user' else release.unit}"
 
 
 def _beside(assembly: Assembly) -> list[list[str]]:
@@ -108,7 +114,8 @@ def _advice(config: Config, promise: Promise | None, statement: Statement | None
         lines.append("learn the tokenizer from public text that is not the users' own")
     if config.privacy.placement == "central":
         lines.append(
-            "privacy.placement = 'local' would hold against the server too, for more noise"
+            "privacy.placement = 'distributed' within secure sums would hold against the server "
+            "too; 'local' without them, for more noise"
         )
     users = config.privacy.population or config.data.clients
     if config.privacy.delta > 0.1 / users:

@@ -7,16 +7,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lexfed.agreement import word_list
+from lexfed.agreement.offers import OFFER, read_offers
 from lexfed.agreement.organisation import handlers
 from lexfed.agreement.preview import Preview, preview
-from lexfed.agreement.proposals import SPELL, listed
-from lexfed.agreement.protocol import VOCABULARY, agreed
+from lexfed.agreement.proposals import DISCLOSE, PROPOSE, listed
+from lexfed.agreement.protocol import VOCABULARY, Agreement, agreed
 from lexfed.core.errors import CheckpointError, ConfigError, DataError
 from lexfed.core.files import require_folder, write_atomically
 from lexfed.core.params import ALL_SHARED
 from lexfed.core.seeds import Seed, derive, root
 from lexfed.corpus import population
-from lexfed.experiment.assembly import simulated
+from lexfed.experiment.assembly import chance, liars
 from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Method, ServerState, Steps, tapped
 from lexfed.records import checkpoint
@@ -46,13 +47,13 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
     def server(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         return (yield from agreed(federation, state, options, seed, old))
 
-    said = Said()
+    said = Said(options)
     with tempfile.TemporaryDirectory(prefix="lexfed-") as folder:
         site = Site(
             Method(handlers(options), server, ALL_SHARED, rounds=0),
             people,
             Store(Path(folder)),
-            simulated(config, people),
+            (*liars(config, people), *chance(config, people)),
         )
         federation = tapped(simulate(site), up=said.note)
         *_, state = server(federation, derive(root(config.seed), "server"), ServerState())
@@ -60,7 +61,7 @@ def run(config: Config, old: Vocabulary | None = None) -> Outcome:
     counts = [
         scan.count(people.client(k).train, longest=options.longest) for k in range(len(people))
     ]
-    revealed = reveal(vocabulary, counts, options, said.proposed, said.told)
+    revealed = reveal(vocabulary, counts, options, said.proposed, said.in_the_clear())
     return Outcome(vocabulary, state, replace(revealed, names=people.names))
 
 
@@ -84,16 +85,30 @@ def foresee(config: Config) -> Foreseen:
 class Said:
     """What the server was told, from the messages themselves."""
 
+    options: Agreement
     proposed: dict[ClientId, int] = field(default_factory=dict)
     told: dict[ClientId, set[str]] = field(default_factory=dict)
+    offers: dict[ClientId, Message] = field(default_factory=dict)
 
     def note(self, verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
+        if verb is OFFER:
+            self.proposed[client] = len(reply.arrays["tags"])
+            self.offers[client] = reply
+            return
         words = listed(reply.blobs.get("words", b""))
         self.told.setdefault(client, set()).update(name.decode() for name in words)
-        if verb is not SPELL:
+        if verb in (PROPOSE, DISCLOSE):
             self.proposed[client] = max(
                 self.proposed.get(client, 0), len(reply.arrays.get("hashes", words))
             )
+
+    def in_the_clear(self) -> dict[ClientId, set[str]]:
+        """Each organisation's words that came so, or that the server can open."""
+        opened = read_offers(self.offers, self.options.terms)
+        told = {client: set(words) for client, words in self.told.items()}
+        for client, numbers in opened.numbers.items():
+            told.setdefault(client, set()).update(opened.words[tag] for tag in numbers)
+        return told
 
 
 def read(path: Path) -> Vocabulary:

@@ -128,6 +128,8 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         )
         if kept is not None and kept.experiment != directory.fingerprint():
             raise CheckpointError(f"the checkpoint in {directory.checkpoint} is of another run")
+        if kept is not None:
+            directory.check_ledger(kept.state)
         kept = None if kept is None else _with_whole_ledger(kept, before)
         assembly = assemble(parsed)
         directory.write_rounds(parsed.rounds)
@@ -159,6 +161,8 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
     origin, folder = _origin(source)
     with origin.lock():
         kept = checkpoint.load(folder)
+        # a kept round is older than the run's last record
+        origin.check_ledger(kept.state, kept.state.step if folder != origin.checkpoint else None)
         for key in config.differences(origin.config(), assembly.config):
             # what gives the state its meaning must be the same in both
             if key in ("method", "seed", "secrets") or key.split(".")[0] in STATE_TABLES:
@@ -185,7 +189,7 @@ def _copied(origin: RunDir, kept: Checkpoint, clients: Store, target: RunDir) ->
     fingerprint = target.fingerprint()
     state = replace(
         _with_whole_ledger(kept, origin.config()).state,
-        forks=(*kept.state.forks, fingerprint),  # its noise is its own
+        forks=(*kept.state.forks, target.fork_name()),  # its noise is its own
     )
     ours = Checkpoint(state, kept.closes_round, kept.tally, fingerprint)
     checkpoint.save(target.checkpoint, ours)
@@ -251,6 +255,7 @@ def _ending(directory: RunDir) -> Iterator[str]:
         yield f"replies that were refused: {human('refused', summary['refused'])}"
     if summary["privacy"]:
         yield summary["privacy"]
+        yield from (f"It holds if {note}." for note in summary["promise"]["notes"])
     for hint in hints.after(summary, directory.records()):
         yield f"note: {hint}"
 

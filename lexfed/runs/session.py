@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from lexfed.core.errors import BudgetSpent, ConfigError, DivergedError
+from lexfed.core.files import OWNERS_FOLDER
 from lexfed.core.memory import give_back, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import Federation, ServerState, Steps, Study, ruled
+from lexfed.federation.loop import Books, without_figures
 from lexfed.federation.robust import rule_of
 from lexfed.federation.server_optimizer import released
 from lexfed.privacy.accounting import to_json
@@ -28,11 +30,13 @@ from lexfed.records.rundir import RunDir
 from lexfed.report.progress import Events, Scoring
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
-from lexfed.runtime.recording import Recorder, recorded
+from lexfed.runtime.recording import Recorder, recorded, recorded_sums
 from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.runtime.workers import workers
+from lexfed.secure.remembered import remembering
+from lexfed.secure.secure_sum import secured
 from lexfed.wire import left_the_numbers
 
 Figures = dict[str, Any]
@@ -86,10 +90,14 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
         federation = stack.enter_context(threads(site, run.workers))
     elif run.workers:
         federation = stack.enter_context(workers(site, config, run.workers))
+    if recorder is not None:
+        federation = recorded(federation, recorder)
+    if config.secure.sums:
+        sums = secured(federation, config.secure)
+        sums = recorded_sums(sums, recorder) if recorder is not None else sums
+        return remembering(sums, run.directory.checkpoint / "opened")
     rule = rule_of(config.aggregation)
-    if rule is not None:
-        federation = ruled(federation, rule)
-    return recorded(federation, recorder) if recorder else federation
+    return federation if rule is None else ruled(federation, rule)
 
 
 @dataclass
@@ -116,9 +124,13 @@ class Server:
         config = self.run.assembly.config
         # from the operating system it is another each time: a repeated round has another cohort
         secret = fresh() if config.secrets == "system" else derive(root(config.seed), "server")
-        server = self.run.assembly.method.server(self.federation, secret, self.state)
+        books, federation = self._books(), without_figures(self.federation)
+        asked = books.watched(federation) if books is not None else federation
+        server = self.run.assembly.method.server(asked, secret, self.state)
         started = time.perf_counter()
         for after in _until_it_ends(server, self.state):
+            if books is not None and isinstance(after, ServerState):
+                books.settle(after)
             self.tally.seconds += time.perf_counter() - started
             good = self._good(after)
             if good is None:
@@ -127,6 +139,16 @@ class Server:
                 yield from self._record()
                 self.tally.reset()
             started = time.perf_counter()
+        if books is not None:
+            books.check()
+
+    def _books(self) -> Books | None:
+        """Where something is promised: what the method asks for, it pays."""
+        promise = self.run.assembly.promise
+        if promise is None:
+            return None
+        mechanism = promise.mechanism
+        return Books(mechanism.options.placement == "local", mechanism.ahead, self.state)
 
     def _good(self, after: "ServerState | DivergedError | BudgetSpent") -> ServerState | None:
         """The state, if training goes on from it; None: it ends here."""
@@ -173,6 +195,7 @@ class Server:
         wanted = after.round in self.run.assembly.config.keep or self.run.study.due(after)
         if closes_round and wanted:  # due: the next step switches the tokenizer
             folder = directory.kept(after.round)
+            folder.parent.mkdir(OWNERS_FOLDER, exist_ok=True)
             checkpoint.save(folder, kept)
             Store(directory.clients).copy_before(after.step, Store(folder / "clients"))
         return due

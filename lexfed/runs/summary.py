@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from lexfed.core.figures import ON_THE_WAY, SUMMARY
+from lexfed.core.figures import ON_THE_WAY, PUBLISHED, SUMMARY
 from lexfed.core.params import count
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import ServerState
@@ -35,9 +35,10 @@ def of(
         "stopped": stopped.partition(":")[0],
         "reason": stopped.partition(": ")[2] or None,
         **_privacy(assembly, state),
-        **_experimenter(assembly, scores),
         **_held_back(assembly, directory, state),
     }
+    if assembly.promise is not None:
+        figures["experimenter"] = _experimenter(figures)
     return {key: figures.get(key) for key in dict.fromkeys([*SUMMARY, *figures])}
 
 
@@ -72,14 +73,12 @@ def _held_back(assembly: Assembly, directory: RunDir, state: ServerState) -> Fig
     return {"held_back": held_back(store.load(client, (state.step, 0)) for client in clients)}
 
 
-def _experimenter(assembly: Assembly, scores: Mapping[str, Any]) -> Figures:
-    """Under a promise: the figures that were made of users' texts without noise. They are for who
-    runs the simulation, not to be published with the model.
+def _experimenter(figures: Figures) -> list[str]:
+    """Under a promise: the figures that were made of users' texts without noise, or count who took
+    part. They are for who runs the simulation, not to be published with the model. What is listed
+    does not depend on what was scored.
     """
-    if assembly.promise is None or not scores:
-        return {}
-    others = {"client_names", "held_back", "before_switch", "after_switch"}
-    return {"experimenter": sorted({*scores, *others})}
+    return sorted({*SUMMARY, *figures} - PUBLISHED)
 
 
 def _privacy(assembly: Assembly, state: ServerState) -> Figures:

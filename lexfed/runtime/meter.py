@@ -24,6 +24,7 @@ class Tally:
     bytes_down: int = 0
     evaluation_bytes_up: int = 0
     evaluation_bytes_down: int = 0
+    cut: int = 0  # clients that had to cut their numbers to fit a secure sum
     loss: float | None = None
     seconds: float = 0.0
     evaluation_seconds: float = 0.0
@@ -72,6 +73,8 @@ def metered(federation: Federation, tally: Tally) -> Federation:
         _count_down(tally, verb, requests)
         result = federation.total(verb, requests)
         _count_up(tally, verb, result.bytes_up)
+        _add_down(tally, verb, result.bytes_down)
+        tally.cut += result.cut
         tally.answered(verb, result.clients)
         tally.refuse(result.refused + federation.refused)
         federation.refused.clear()
@@ -87,7 +90,10 @@ def _count_down(tally: Tally, verb: Verb, requests: Requests) -> None:
     sizes = {
         id(message): size(message) for message in {id(m): m for m in requests.values()}.values()
     }
-    down = sum(sizes[id(message)] for message in requests.values())
+    _add_down(tally, verb, sum(sizes[id(message)] for message in requests.values()))
+
+
+def _add_down(tally: Tally, verb: Verb, down: int) -> None:
     if verb.kind == "figures":
         tally.evaluation_bytes_down += down
     else:

@@ -12,13 +12,13 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lexfed.core import formats
 from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, naming, write_atomically
-from lexfed.federation import Federation, Requests, tapped
-from lexfed.wire import ClientId, Direction, Message, Verb, encode, size
+from lexfed.federation import Federation, Requests, Sum, tapped
+from lexfed.wire import ClientId, Direction, Message, Verb, encode, pack, size
 
 ARRAYS = "arrays.safetensors"
 ABOUT = "about.json"  # method, data, and the fingerprint of the configuration
@@ -46,6 +46,15 @@ class Recorder:
             folder = self._write(verb, client, "down", message, message, stored.get(id(message)))
             stored.setdefault(id(message), folder / ARRAYS)
 
+    def sum(self, verb: Verb, requests: Requests, total: Sum) -> None:
+        """What the server made of masked replies: it was not sent, and it is all that it knows."""
+        if not total.members:
+            return
+        cohort, request = total.members, next(iter(requests.values()))
+        for direction, message in (("down", request), ("up", Message(pack(total.update)))):
+            way: Direction = direction  # type: ignore[assignment]
+            self._write(verb, cohort[0], way, request, message, None, cohort)
+
     def _write(
         self,
         verb: Verb,
@@ -54,6 +63,7 @@ class Recorder:
         request: Message,
         message: Message,
         arrays: Path | None,
+        cohort: tuple[ClientId, ...] = (),
     ) -> Path:
         clock = request.meta
         step, ask = int(clock["step"]), int(clock["ask"])
@@ -61,6 +71,7 @@ class Recorder:
             **{key: clock[key] for key in ("round", "step", "ask")},
             **{"client": client, "direction": direction, "verb": verb.name},
             **{"meta": dict(message.meta), "blobs": sorted(message.blobs), "bytes": size(message)},
+            **({"cohort": cohort} if cohort else {}),
         }
         target = self.folder / f"{step:06d}-{ask:02d}-{verb.name}-{client:08d}-{direction}"
         folder = self.folder / f".{target.name}.{os.getpid()}"
@@ -92,3 +103,15 @@ def _fill(folder: Path, message: Message, about: Mapping[str, object], arrays: P
 def recorded(federation: Federation, recorder: Recorder) -> Federation:
     """A layer that writes down what the server sends; replies are recorded where they are made."""
     return tapped(federation, down=recorder.down)
+
+
+def recorded_sums(federation: Federation, recorder: Recorder) -> Federation:
+    """A layer that writes down what secure sums told the server."""
+
+    def total(verb: Verb, requests: Requests) -> Sum:
+        result = federation.total(verb, requests)
+        if requests:
+            recorder.sum(verb, requests, result)
+        return result
+
+    return replace(federation, total=total)

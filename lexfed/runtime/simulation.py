@@ -8,7 +8,8 @@ from functools import cached_property
 
 from lexfed.core.errors import WireError
 from lexfed.corpus.population import Client, Population
-from lexfed.experiment.assembly import Assembly
+from lexfed.experiment.assembly import Assembly, chance, liars
+from lexfed.experiment.config import Config
 from lexfed.federation import (
     Answer,
     Ask,
@@ -25,6 +26,8 @@ from lexfed.federation import (
 )
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
+from lexfed.secure.identity import simulated
+from lexfed.secure.member import securing
 from lexfed.wire import (
     ClientId,
     Message,
@@ -93,7 +96,7 @@ class Site:
             if reply is None:
                 return answer
             self._gate(verb, reply, before, after)
-            wrong = flaw(verb, message, reply)
+            wrong = flaw(verb, message, echoing(message, reply))
             # training may explode: the server counts that, and ends
             if wrong is not None and not left_the_numbers(wrong):
                 raise WireError(f"the handler of '{verb.name}' made a reply of no use: {wrong}")
@@ -118,10 +121,22 @@ def _shown(answer: object) -> str:
 
 
 def site_of(assembly: Assembly, store: Store, recorder: Recorder | None = None) -> Site:
-    people = assembly.population
-    if assembly.config.secrets == "system":  # clients keep theirs: nobody can derive it
+    people, config = assembly.population, assembly.config
+    if config.secrets == "system":  # clients keep theirs: nobody can derive it
         people = replace(people, secret=store.secret())
-    return Site(assembly.method, people, store, assembly.layers, recorder, assembly.parameters)
+    layers = (*liars(config, people), *chance(config, people))
+    site = Site(assembly.method, people, store, layers, recorder, assembly.parameters)
+    return _secured(site, config) if config.secure.sums else site
+
+
+def _secured(site: Site, config: Config) -> Site:
+    """Clients that add up securely. What a liar sends, it masks like everybody."""
+    client, people = dict(site.method.client), site.population
+    for layer in liars(config, people):
+        client = {verb: layer(verb, handler) for verb, handler in client.items()}
+    member = simulated(config.secure, people, site.store.root)
+    method = replace(site.method, client=securing(client, member))
+    return replace(site, method=method, layers=chance(config, people))
 
 
 def sequential(site: Site) -> Ask:

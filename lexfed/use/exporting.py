@@ -58,7 +58,7 @@ def export(path: Path, to: Path, client: Who | None = None) -> Content:
         raise ConfigError(f"{path} holds a {config.entry.kind.name}, and how that looks is yours")
     with _as_a_whole(to) as folder:
         content = write(directory, folder, client)
-        card = model_card.card(config, summary, content.what, content.use)
+        card = model_card.card(config, summary, content.what, content.use, content.private)
         (folder / CARD).write_text(card, encoding="utf-8")
         _set_modes(folder, content.private)
     return content

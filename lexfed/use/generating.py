@@ -13,6 +13,7 @@ from lexfed.language.language_task import TOKENIZER, tokenizer_of
 from lexfed.models import language_model
 from lexfed.models.language_model import continued
 from lexfed.records.rundir import RunDir
+from lexfed.use.model_card import holds_for_this
 from lexfed.use.opening import directory_of, one_thread, state_of
 from lexfed.vocabulary.remap import begins_words
 from lexfed.vocabulary.splitting import words as split
@@ -97,4 +98,4 @@ def may_quote(directory: RunDir) -> bool:
     if not directory.finished:
         return True
     promise = directory.summary().get("promise")  # an earlier lexfed wrote none
-    return promise is None or not promise["holds"]
+    return promise is None or not holds_for_this(promise)

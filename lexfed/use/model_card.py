@@ -20,18 +20,25 @@ from lexfed.language.language_parts import LANGUAGE_MODEL
 from lexfed.models import registry
 from lexfed.vocabulary.word import public_text
 
+EPSILONS = ("epsilon_this_run", "epsilon_deployment")
 NOTHING = (
     "Nothing is promised to those whose texts it was trained on: it may give away what they wrote."
 )
+OWN = (
+    "Nothing is promised for this file: it holds what was fitted to a client's texts without noise."
+)
 
 
-def card(config: Config, summary: Mapping[str, Any], what: str, use: str) -> str:
+def card(
+    config: Config, summary: Mapping[str, Any], what: str, use: str, private: bool = False
+) -> str:
+    """`private`: the model is a client's own, whatever is promised of the one that all share."""
     parts = {
         "Use": use,
         "Data": _data(config),
         "Method": _method(config, summary),
-        "Privacy": _privacy(config, summary),
-        "Figures": _figures(summary),
+        "Privacy": OWN if private else _privacy(config, summary),
+        "Figures": _figures(summary, private),
         "Repeat": _repeat(config, summary),
     }
     sections = "\n".join(f"## {title}\n\n{text.rstrip()}\n" for title, text in parts.items())
@@ -92,21 +99,28 @@ def _privacy(config: Config, summary: Mapping[str, Any]) -> str:
     lines = [summary["privacy"], *(f"It holds if {note}." for note in promise["notes"])]
     if config.secrets == "seed":
         lines.append(
-            "This was a simulation: who has its seed can take the noise off again, so the seed is "
-            "not told here. In a deployment, noise comes from the operating system."
+            "This was a simulation: who has its seed can take the noise off again. The seed is not "
+            "told here, but it is a small number that can be tried out. In a deployment, noise "
+            "comes from the operating system."
         )
-    return "\n".join(lines if promise["holds"] else [*lines, NOTHING])
+    return "\n".join(lines if holds_for_this(promise) else [*lines, NOTHING])
 
 
-def _figures(summary: Mapping[str, Any]) -> str:
+def holds_for_this(promise: Mapping[str, Any]) -> bool:
+    """Whether it covers this very model, not only a deployment that a simulation speaks of."""
+    return bool(promise["holds"]) and promise.get("holds_for", "this run") == "this run"
+
+
+def _figures(summary: Mapping[str, Any], private: bool) -> str:
     """As the report shows them. Under a promise, those that were made of users' texts without noise
     are left out.
     """
-    hidden = summary.get("experimenter") or ()
+    hidden = {*(summary.get("experimenter") or ()), *(EPSILONS if private else ())}
     known = [key for key in shown("k") if summary.get(key) is not None and key not in hidden]
     rows = "".join(f"| {LABELS[key]} | {human(key, summary[key])} |\n" for key in known)
-    left_out = "\nScores were made of users' texts without noise, and are not published.\n"
-    return f"| | |\n|---|---|\n{rows}" + (left_out if hidden else "")
+    left_out = "Scores and counts were made of users' texts without noise, and are not published.\n"
+    table = f"| | |\n|---|---|\n{rows}\n" if rows else ""
+    return table + (left_out if summary.get("experimenter") else "")
 
 
 def _repeat(config: Config, summary: Mapping[str, Any]) -> str:

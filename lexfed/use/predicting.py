@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError, DataError
-from lexfed.core.files import require_folder, write_atomically
+from lexfed.core.files import OWNER_ONLY, require_folder, write_atomically
 from lexfed.corpus.loading import text_column
 from lexfed.corpus.population import Client
 from lexfed.corpus.table_files import read_file
@@ -174,14 +174,16 @@ def check_target(out: Path) -> None:
 
 
 def write(out: Path, predictions: Predictions) -> None:
-    """A row for each of the file's, in their order, with its number."""
+    """A row for each of the file's, in their order, with its number; for its owner, as the texts
+    are.
+    """
     rows = [{"row": number, **row} for number, row in enumerate(predictions.rows(), start=1)]
     if out.suffix == ".jsonl":
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_atomically(out, lines.encode())
+        write_atomically(out, lines.encode(), OWNER_ONLY)
         return
     file = io.StringIO()
     table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     table.writeheader()
     table.writerows(rows)
-    write_atomically(out, file.getvalue().encode())
+    write_atomically(out, file.getvalue().encode(), OWNER_ONLY)

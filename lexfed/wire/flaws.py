@@ -42,7 +42,7 @@ def _flaws(form: Form, request: Message, reply: Message) -> Iterator[str]:
     own = Message(reply.arrays, {n: v for n, v in reply.meta.items() if n not in ECHO}, reply.blobs)
     if next(strays(form, own), None) is not None:
         yield STRAY
-    if any(name in reply.meta and reply.meta[name] != request.meta.get(name) for name in ECHO):
+    if any(reply.meta.get(name) != request.meta.get(name) for name in ECHO):
         yield STALE
     if _incomplete(form, request, own):
         yield MISSING

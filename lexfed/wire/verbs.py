@@ -18,13 +18,17 @@ FLOATS = (torch.float32, torch.float64)
 WHOLE = (torch.int32, torch.int64)
 
 # Every request carries the server's clock: the step of its state, and the number of the ask within
-# that step. A reply says the first two again: an answer to another request is not taken for one to
-# this.
+# that step. Every reply says the first two again: an answer to another request, or to none, is not
+# taken for one to this.
 CLOCK = ("step", "ask", "round")
 ECHO = ("step", "ask")
 # how long an update may be, and from where on the server does not take it; with a grid, updates
-# are whole numbers of its steps
-BOUND = ("clip", "limit", "grid")
+# are whole numbers of its steps; of a forked run its name, as clients' noise is not another fork's
+FORK = "fork"
+BOUND = ("clip", "limit", "grid", FORK)
+# how many clients a secure sum is of. No request says it: a client puts it into the request that
+# it answers, from the terms that everybody in the sum has signed
+COHORT = "clients"
 
 # What a number of a reply is at most, unless its verb says otherwise: the sum of thirty thousand
 # such integers is exact, that of as many floats is a number.
@@ -112,12 +116,25 @@ class Verb:
     prepares: bool = False
     # whoever asks for it writes what it tells of a user into the ledger
     charged: bool = False
+    phase: bool = False  # one of several exchanges that make a sum
+    # answered by each client for itself also where sums are secure: what it says hides itself
+    apart: bool = False
 
     def form(self, direction: Direction) -> Form:
         return self.down if direction == "down" else self.up
 
     def split(self, split: ParameterSplit) -> ParameterSplit:
         return ALL_SHARED if self.open else split
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether replies are made to be added up."""
+        return self.kind != "list"
+
+    @property
+    def single(self) -> bool:
+        """Whether its replies tell of one client what a sum would not."""
+        return self.kind == "list" and bool(self.up.arrays or self.up.blobs) and not self.apart
 
     @property
     def moves(self) -> bool:
@@ -143,7 +160,7 @@ def strays(form: Form, message: Message) -> Iterator[tuple[str, str]]:
 
 def echoing(request: Message, reply: Message) -> Message:
     """The reply, saying which request it answers."""
-    clock = {name: request.meta[name] for name in ECHO}
+    clock = {name: request.meta[name] for name in ECHO if name in request.meta}
     return Message(reply.arrays, {**reply.meta, **clock}, reply.blobs)
 
 

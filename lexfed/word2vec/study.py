@@ -21,9 +21,10 @@ from lexfed.core.errors import DataError
 from lexfed.core.seeds import derive
 from lexfed.corpus import wordsim
 from lexfed.corpus.population import Population
-from lexfed.federation import ClientState, Federation, ServerState
+from lexfed.federation import ClientState, Federation, ServerState, clock
 from lexfed.metrics import embeddings
 from lexfed.models.skipgram import INPUT, OUTPUT, Text, Unigrams, unigrams
+from lexfed.privacy.mechanism import dense
 from lexfed.vocabulary import export
 from lexfed.vocabulary.shards import joined
 from lexfed.vocabulary.word import Vocabulary
@@ -32,7 +33,7 @@ from lexfed.word2vec.options import Word2Vec
 from lexfed.word2vec.passes import Moment, Pairs, heldout_pairs, sgd_in_place, stretch
 from lexfed.word2vec.replica import VOCABULARY, Readings, Replicas, Tables, first_tables
 from lexfed.word2vec.row_rules import VERSION as NOW
-from lexfed.word2vec.vector_verbs import EVALUATE
+from lexfed.word2vec.vector_verbs import EVALUATE, VERSION
 from lexfed.word2vec.versions import rows_message
 
 Figures = dict[str, Any]
@@ -49,7 +50,11 @@ class VectorStudy:
     readings: Readings
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> Figures:
-        own = self._heldout(federation, state)
+        own = (
+            [self._together(federation, state)]
+            if federation.sums_only
+            else self._heldout(federation, state)
+        )
         vocabulary = word_list.from_bytes(state.blobs[VOCABULARY])
         figures: Figures = {
             "heldout_loss": _mean([figure for figure in own if figure is not None]),
@@ -62,7 +67,9 @@ class VectorStudy:
             tables = {name: table.numpy() for name, table in state.params.items()}
             begun = self.replicas.first(state.blobs[VOCABULARY])
             joining = Joining(self.options, self.population, self.rounds, self.readings, begun)
-            figures |= joining.figures(tables, own)
+            figures |= joining.figures(
+                tables, [None] * len(federation.clients) if federation.sums_only else own
+            )
             if REFUSED in state.blobs:  # an older run did not count
                 figures["agreement_refused"] = asdict(refused_of(state))
         return figures
@@ -99,6 +106,21 @@ class VectorStudy:
             (float(figures["heldout_loss"]), float(figures["pairs"])) if len(figures) == 2 else None
             for figures in said
         ]
+
+    def _together(self, federation: Federation, state: ServerState) -> Heldout | None:
+        """Of sums alone: what all organisations lose between them."""
+        now = clock(state, ask=1)
+        hello = replace(now, meta={**now.meta, "version": int(state.mechanism_state[NOW])})
+        held = {
+            client: int(reply.meta["version"])
+            for client, reply in federation.ask(VERSION, dict.fromkeys(federation.clients, hello))
+        }
+        messages = {version: self._since(state, version) for version in sorted(set(held.values()))}
+        asked = {client: messages[version] for client, version in held.items()}
+        total = federation.total(EVALUATE, asked).update
+        if not total:
+            return None
+        return float(dense(total["heldout_loss"])), float(dense(total["pairs"]))
 
     def _since(self, state: ServerState, held: int) -> Message:
         message = rows_message(state, 1, max(held, 0))

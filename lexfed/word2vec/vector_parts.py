@@ -2,7 +2,7 @@
 from.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from lexfed.agreement.protocol import Agreement
@@ -11,6 +11,7 @@ from lexfed.federation.method import Entry, Kind, Study
 from lexfed.federation.sampling import Cohort, Sampler
 from lexfed.federation.sampling import build as sampler_of
 from lexfed.privacy.promise import Promise, Secrets
+from lexfed.secure.secure_options import Secure
 from lexfed.word2vec.options import Word2Vec
 
 
@@ -27,6 +28,8 @@ class Tables(Protocol):
     def word2vec(self) -> Word2Vec: ...
     @property
     def secrets(self) -> Secrets: ...
+    @property
+    def secure(self) -> Secure: ...
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class VectorParts:
     agreement: Agreement
     rounds: int
     people: Population
+    secure: Secure = field(default_factory=Secure)
     fresh: bool = False  # secrets come from the operating system: no attempt repeats another
     study: Study | None = None  # the method brings it
     promise: Promise | None = None  # noise per user has no meaning between organisations
@@ -50,14 +54,16 @@ class VectorParts:
 def parts(tables: Tables, people: Population, entry: Entry) -> VectorParts:
     fresh = tables.secrets == "system"
     sampler = sampler_of(tables.cohort, len(people), fresh)
-    return VectorParts(sampler, tables.word2vec, tables.agreement, tables.rounds, people, fresh)
+    return VectorParts(
+        sampler, tables.word2vec, tables.agreement, tables.rounds, people, tables.secure, fresh
+    )
 
 
 WORD_VECTORS = Kind(
     "word vectors",
     parts,
     reads=(
-        "data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit",
+        "data", "agreement", "word2vec", "cohort", "malice", "evaluation.every", "audit", "secure",
         "vocabulary.vectors",  # whose words an attacker tries out against the agreed hashes
     ),
     tells={

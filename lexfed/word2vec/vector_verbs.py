@@ -33,9 +33,11 @@ VOCABULARY = Verb(
     kind="list",
     prepares=True,
 )
+# where sums are secure, everybody sends the same rows: all, or only these
+_TRAINS = Form({"rows/": ANY, "only/": ANY}, (*CLOCK, *_ROWS, "most_pairs"))
 SKIPGRAM = Verb(
     "skipgram",
-    down=Form({"rows/": ANY}, (*CLOCK, *_ROWS, "most_pairs")),
+    down=_TRAINS,
     up=Form(
         {
             "delta/": MOVES,
@@ -45,6 +47,13 @@ SKIPGRAM = Verb(
         },
         needs=(("weight", "loss", "nodes"),),
     ),
+)
+# which rows would be moved, for a secure sum of it
+_TOUCHED = Array((torch.int64,), ("rows",), low=0, high=1)
+TOUCH = Verb(
+    "touch",
+    down=_TRAINS,
+    up=Form({"input": _TOUCHED, "output": _TOUCHED}, needs=(("input", "output"),)),
 )
 # who lacks more than the rows it was sent says which version it holds, and is asked again
 EVALUATE = Verb(

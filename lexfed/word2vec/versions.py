@@ -3,18 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from lexfed.federation import Federation, Requests, ServerState, clock
 from lexfed.models.skipgram import INPUT
-from lexfed.wire import ClientId, Message, pack
+from lexfed.privacy.mechanism import dense
+from lexfed.secure.dense_rows import ONLY
+from lexfed.secure.secure_options import Secure
+from lexfed.wire import ClientId, Message, pack, under
 from lexfed.word2vec.replica import VOCABULARY as LIST
 from lexfed.word2vec.row_rules import VERSION as NOW
 from lexfed.word2vec.row_rules import changed_since
-from lexfed.word2vec.vector_verbs import VERSION, VOCABULARY
+from lexfed.word2vec.vector_verbs import TOUCH, VERSION, VOCABULARY
 
 
 def requests(
     federation: Federation,
     most_pairs: int,
+    secure: Secure,
     state: ServerState,
     cohort: Sequence[ClientId],
     ask: int,
@@ -31,7 +37,37 @@ def requests(
         since: rows_message(state, ask, since, most_pairs=most_pairs)
         for since in sorted(set(versions.values()))
     }
-    return {client: messages[since] for client, since in versions.items()}
+    asked = {client: messages[since] for client, since in versions.items()}
+    return _restricted(federation, secure, state, asked) if federation.sums_only else asked
+
+
+def _restricted(
+    federation: Federation, secure: Secure, state: ServerState, asked: Requests
+) -> Requests:
+    """The same requests, for the rows that everybody sends: they do not hang on any one's text."""
+    if secure.rows == "all" or not asked:
+        return asked
+    if secure.rows == "block":
+        # frequent words and rare ones in every block: the list is in order of frequency
+        height = len(state.params[INPUT])
+        blocks = -(-height // secure.block)
+        ids = torch.arange(state.round % blocks, height, blocks)
+        only = dict.fromkeys(state.params, ids)
+    else:
+        touched = federation.total(TOUCH, asked).update
+        only = {
+            name: torch.nonzero(dense(touched[name]) >= secure.held_by).flatten()
+            for name in state.params
+            if name in touched
+        }
+        if not only:  # the sum was not opened
+            return {}
+    known = {id(message): message for message in asked.values()}
+    limited = {
+        key: replace(message, arrays={**message.arrays, **under(ONLY, only)})
+        for key, message in known.items()
+    }
+    return {client: limited[id(message)] for client, message in asked.items()}
 
 
 def versions_of(

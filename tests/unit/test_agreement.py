@@ -48,7 +48,7 @@ from lexfed.records import checkpoint
 from lexfed.records.checkpoint import Checkpoint
 from lexfed.runs import agreement_alone as agreeing
 from lexfed.vocabulary.word import Vocabulary
-from lexfed.wire import ClientId, Message, Verb, check, check_outgoing, decode, encode
+from lexfed.wire import ClientId, Message, Verb, check, check_outgoing, decode, echoing, encode
 from tests.conftest import Lexfed, needs_data
 
 Change = Mapping[tuple[Verb, ClientId], Message | None]  # what a client says instead; None: nothing
@@ -89,7 +89,7 @@ class Wire:
             check_outgoing(verb, reply, ALL_SHARED)
             reply = self.change.get((verb, client)) or reply
             self.messages.append((verb, "up", client, reply))
-            yield client, decode(encode(reply))
+            yield client, decode(encode(echoing(message, reply)))
 
     def agree(
         self, old: Vocabulary | None = None, state: ServerState = ServerState(), seed: int = 0

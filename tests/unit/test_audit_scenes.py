@@ -12,9 +12,10 @@ import torch
 from lexfed.audits.closed_form.attackers import PUBLIC_FILES, moved_outputs, moved_words, spectrum
 from lexfed.audits.closed_form.front_ends import Encoder, Words
 from lexfed.audits.closed_form.row_names import by_frequency, row_names
-from lexfed.audits.scene import act
+from lexfed.audits.scene import Findings, act
 from lexfed.audits.score import membership
 from lexfed.audits.uploads import Upload
+from lexfed.audits.word_lists import agreement
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
@@ -180,6 +181,23 @@ def test_rows_of_word_vectors_are_the_words_of_an_organisation() -> None:
             "frequent ones are thinned, so a rare one may be missed"
         )
         assert len(set(outputs.tolist()) - names.read(own)) > 10
+
+
+def test_an_agreement_in_which_nobody_is_trusted_is_attacked_too() -> None:
+    """The server reads no word of one organisation alone; with another at its side, those that it
+    guesses.
+    """
+    small = ("data.limit=300", "data.clients=3", "word2vec.dimension=8", "rounds=1")
+    trust = ("agreement.minimum=2", "agreement.trust=nobody", "agreement.memory=2")
+    small = (*small, "vocabulary.vectors=hashed:1")
+    findings = Findings({}, 0)
+    agreement(scene("agreed", *small, *trust), findings)
+    found = {cell.about["attacker"]: cell.figures for cell in findings.cells.values()}
+    for attacker in ("public files", "another organisation"):
+        assert [figures["recall"] for figures in found[attacker]] == [0.0] * 3
+    for figures in found["a colluding client"]:
+        assert 0.1 < figures["recall"] < 1.0
+        assert figures["precision"] == 1.0
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -27,7 +27,7 @@ from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.layers.minimum_text import counting, minimum_text
 from lexfed.learning.defences import UNDEFENDED, Defences
-from lexfed.learning.evaluation import scores_of, summed_up
+from lexfed.learning.evaluation import summed_up, sums_of
 from lexfed.learning.holding_back import HELD, UPLOADS, counted, held_back, silence
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import KEY, OwnWords
@@ -341,9 +341,7 @@ def test_a_shared_rotation_costs_little(tmp_path: Path) -> None:
         everybody = people(250, 250, 250, 250, secret=0)
         federation = simulate(Site(method, everybody, Store(tmp_path / defences.rotation)))
         *_, last = method.server(federation, root(0), ServerState())
-        return summed_up(list(scores_of(federation.ask, last, [0], "test").values()))[
-            "global_accuracy_mean"
-        ]
+        return summed_up(sums_of(federation.total, last, [0], "test", 100))["global_accuracy_mean"]
 
     plain, turned = accuracy(UNDEFENDED), accuracy(SHARED)
     assert turned > 0.57, "it learns: chance is 0.5 with a deviation of 0.013"

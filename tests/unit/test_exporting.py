@@ -268,7 +268,7 @@ def test_a_language_model_with_a_promise_has_a_careful_card(
     assert "epsilon of the deployment" in card
     assert "perplexity" not in card
     assert "1234" not in card
-    assert "the seed is not told here" in card
+    assert "The seed is not told here" in card
     refused = lexfed("export", model.path, "--to", "again", "--client", 1)
     assert "has one model for all: leave out --client" in refused.stderr
     assert not (tmp_path / "again").exists()

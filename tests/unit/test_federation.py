@@ -10,14 +10,15 @@ from lexfed.federation.sampling import Everyone, FixedSize, Poisson, Sampler
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
-from lexfed.wire import ClientId, Message, Verb
+from lexfed.wire import ClientId, Message, Verb, echoing
 
 
 def echo(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
     """Client k moves x by k, with weight k."""
-    for client in requests:
+    for client, request in requests.items():
         weight = torch.tensor(float(client))
-        yield client, Message({"delta/x": weight * client, "weight": weight, "loss": weight})
+        reply = Message({"delta/x": weight * client, "weight": weight, "loss": weight})
+        yield client, echoing(request, reply)
 
 
 def federation(clients: int) -> Federation:
@@ -79,7 +80,7 @@ MALFORMED = {
 def test_who_answers_nonsense_has_dropped_out(case: str) -> None:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client, reply in echo(verb, requests):
-            yield client, Message(MALFORMED[case]) if client == 2 else reply
+            yield client, Message(MALFORMED[case], reply.meta) if client == 2 else reply
 
     (state,) = rounds()(
         replace(federation(4), ask=ask, total=plain(ask)), START, until=1, seed=root(0)

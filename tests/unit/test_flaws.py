@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lexfed.core.params import Rows
 from lexfed.core.seeds import root
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import parse
@@ -28,7 +29,7 @@ from lexfed.federation import (
     sound,
 )
 from lexfed.learning.training_verbs import TRAIN
-from lexfed.privacy.mechanism import NoPrivacy
+from lexfed.privacy.mechanism import Asked, NoPrivacy
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.wire import (
@@ -38,6 +39,7 @@ from lexfed.wire import (
     Message,
     Verb,
     decode,
+    echoing,
     encode,
     flaw,
     pack,
@@ -45,12 +47,19 @@ from lexfed.wire import (
     unpack,
 )
 from lexfed.wire.verbs import CLOCK, LARGEST
+from lexfed.word2vec.row_rules import RowRule, start
+from lexfed.word2vec.vector_verbs import SKIPGRAM
 from tests.conftest import ROOT
 from tests.hostile import classifier
 
 CLOCKED = {"step": 3, "ask": 1, "round": 2}
 MODEL = {"model/w": torch.zeros(2, 3), "model/b": torch.zeros(())}
 PLAIN = Message(MODEL, {**CLOCKED, "most_texts": 100})
+
+
+def judged(verb: Verb, request: Message, reply: Message) -> str | None:
+    """What is wrong with a reply that says which request it answers."""
+    return flaw(verb, request, echoing(request, reply))
 
 
 def trained(**more: Tensor) -> dict[str, Tensor]:
@@ -95,19 +104,19 @@ def steps(first: int, kind: torch.dtype = torch.int64, **more: Tensor) -> Messag
 def test_with_a_grid_updates_are_whole_steps_no_longer_than_the_clip(
     reply: Message, reason: str | None
 ) -> None:
-    assert flaw(TRAIN, GRIDDED, reply) == reason
+    assert judged(TRAIN, GRIDDED, reply) == reason
 
 
 def test_without_a_limit_steps_of_a_grid_are_bounded_all_the_same() -> None:
     """Local noise may be of any length, but sums must stay exact."""
     local = Message(MODEL, {**CLOCKED, "clip": 0.5, "grid": GRID})
-    assert flaw(TRAIN, local, steps(int(LARGEST))) is None
-    assert flaw(TRAIN, local, steps(int(LARGEST) + 1)) == "'delta/' is out of its range"
+    assert judged(TRAIN, local, steps(int(LARGEST))) is None
+    assert judged(TRAIN, local, steps(int(LARGEST) + 1)) == "'delta/' is out of its range"
 
 
 def test_without_a_grid_whole_numbers_are_refused() -> None:
     for request in (PLAIN, Message(MODEL, {**CLOCKED, "clip": 0.5, "limit": 0.50005})):
-        assert flaw(TRAIN, request, Message({**steps(0).arrays, **unclipped(request)})) == (
+        assert judged(TRAIN, request, Message({**steps(0).arrays, **unclipped(request)})) == (
             "'delta/' has another dtype"
         )
 
@@ -127,7 +136,8 @@ def test_integers_add_up_exactly_in_any_order_and_in_any_blocks() -> None:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client in requests:
             w = torch.tensor(said[client]).reshape(2, 3)
-            yield client, Message({"delta/w": w, "delta/b": torch.tensor(client)})
+            reply = Message({"delta/w": w, "delta/b": torch.tensor(client)})
+            yield client, echoing(request, reply)
 
     cohort = list(said)
     for _ in range(3):
@@ -163,10 +173,10 @@ def whole(value: object) -> list[int]:
 
 @pytest.mark.parametrize("weight", [1.0, 100.0])
 def test_a_weight_is_at_most_what_was_agreed(weight: float) -> None:
-    assert flaw(TRAIN, PLAIN, Message(trained(weight=torch.tensor(weight)))) is None
+    assert judged(TRAIN, PLAIN, Message(trained(weight=torch.tensor(weight)))) is None
     for bad in (weight + 100, 0.5, 0.0, -weight, 1e38):
         reply = Message(trained(weight=torch.tensor(bad)))
-        assert flaw(TRAIN, PLAIN, reply) == "'weight' is out of its range"
+        assert judged(TRAIN, PLAIN, reply) == "'weight' is out of its range"
 
 
 def test_who_has_more_texts_says_the_most_that_count() -> None:
@@ -196,6 +206,54 @@ def test_the_most_texts_of_a_configuration_reach_clients_and_server(tmp_path: Pa
     assert not federation.refused
 
 
+# --- how far a liar can move things ---------------------------------------------------------------
+
+
+def test_a_plain_mean_can_be_moved_by_ten_million_a_number_and_no_further() -> None:
+    for move, reason in ((1e7, None), (1.001e7, "'delta/' is out of its range")):
+        for sign in (1, -1):
+            lie = trained(delta_w=torch.full((2, 3), sign * move))
+            assert flaw(TRAIN, PLAIN, Message(lie)) == reason
+
+
+TABLE = Message(
+    {"rows/input#ids": torch.empty(0, dtype=torch.int32), "rows/input#values": torch.empty(0, 4)},
+    {**CLOCKED, "since": 0, "version": 1, "rows": 9, "width": 4, "most_pairs": 1000},
+)
+
+
+def moved_row(value: float, pairs: int) -> Message:
+    row = Rows(torch.tensor([2]), torch.full((1, 4), value), counts=torch.tensor([pairs]))
+    figures = {name: torch.tensor(1.0) for name in ("weight", "loss", "nodes")}
+    return Message(pack({"delta/input": row, **figures}))
+
+
+def test_a_row_of_word_vectors_can_be_moved_by_forty_a_number_and_no_further() -> None:
+    for value, pairs, reason in (
+        (40.0, 1000, None),
+        (-40.0, 1, None),
+        (40.1, 1, "'delta/' is out of its range"),
+        (1.0, 1001, "'delta/' is out of its range"),
+    ):
+        assert flaw(SKIPGRAM, TABLE, moved_row(value, pairs)) == reason
+
+
+def test_with_row_cap_a_row_can_be_held_still_by_claiming_the_most_pairs() -> None:
+    """What is not withstood, so that nobody is told otherwise."""
+    tables = {"input": torch.zeros(9, 4)}
+    asked = Asked(range(2), 2, 2, tables)
+    moves = []
+    for claimed in (1, 1000):
+        said = enumerate((moved_row(1.0, 10), moved_row(0.0, claimed)))
+        total = add_replies(SKIPGRAM, dict.fromkeys(range(2), TABLE), said)
+        rule = RowRule("row_cap", 32.0)
+        update, _ = rule.release(total.update, asked, start(tables, False), b"")
+        moved = update["input"]
+        assert isinstance(moved, Rows)
+        moves.append(float(moved.values[0, 0]))
+    assert moves == [1.0, pytest.approx(32 / 1010)]
+
+
 # --- whose turn it is ----------------------------------------------------------------------------
 
 
@@ -212,10 +270,17 @@ def test_a_reply_says_which_request_it_answers(tmp_path: Path) -> None:
     for other in ({"step": 2}, {"ask": 0}, {"step": "3"}, {"step": math.nan}):
         late = Message(request.arrays, {**request.meta, **other})
         assert flaw(TRAIN, late, reply) == "stale"
+    for silent in ({}, {"step": 3}, {"ask": 1}):
+        unsaid = Message(reply.arrays, silent)
+        assert flaw(TRAIN, request, unsaid) == "stale", "who leaves it out may answer any request"
+        assert not list(sound(TRAIN, {0: request}, iter([(0, unsaid)]), Counter()))
 
 
 def test_of_each_client_that_was_asked_the_first_reply_counts_in_its_turn() -> None:
-    good, bad = Message(trained()), Message(trained(weight=torch.tensor(-1.0)))
+    good, bad = (
+        echoing(PLAIN, Message(arrays))
+        for arrays in (trained(), trained(weight=torch.tensor(-1.0)))
+    )
     said = [(5, good), (9, good), (5, good), (3, bad), (3, good), (5, bad), (8, good), (4, good)]
     requests = dict.fromkeys((5, 3, 4, 8), PLAIN)
     refused: Counter[str] = Counter()
@@ -236,10 +301,10 @@ def test_of_each_client_that_was_asked_the_first_reply_counts_in_its_turn() -> N
 
 
 def test_who_holds_back_is_silent_where_nothing_is_promised_and_nowhere_else() -> None:
-    assert flaw(TRAIN, PLAIN, Message()) is None
-    assert flaw(TRAIN, PLAIN, Message(meta={"step": 3, "ask": 1})) is None
-    assert flaw(TRAIN, PLAIN, Message({"loss": torch.tensor(1.0)})) == "something is missing"
-    assert flaw(TRAIN, GRIDDED, Message()) == "something is missing"
+    assert judged(TRAIN, PLAIN, Message()) is None
+    assert judged(TRAIN, PLAIN, Message(meta={"step": 3, "ask": 1})) is None
+    assert judged(TRAIN, PLAIN, Message({"loss": torch.tensor(1.0)})) == "something is missing"
+    assert judged(TRAIN, GRIDDED, Message()) == "something is missing"
 
 
 # --- forms of one's own --------------------------------------------------------------------------
@@ -275,7 +340,7 @@ def test_a_form_states_lengths_and_ranges_that_a_request_tells(
         ),
         kind="list",
     )
-    assert flaw(verb, Message(meta={**CLOCKED, "length": 2, "top": 8}), reply) == reason
+    assert judged(verb, Message(meta={**CLOCKED, "length": 2, "top": 8}), reply) == reason
 
 
 # --- compiled loops ------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_everything_that_is_written_says_its_format(fresh: Path) -> None:
         for place in ("run", "run/checkpoint/clients", "wire")
     ]
     manifest = json.loads((fresh / "run/checkpoint/state.json").read_text())
-    assert [*numbers, manifest["format"], manifest["ledger_format"]] == [1, 1, 1, 1, 2]
+    assert [*numbers, manifest["format"], manifest["ledger_format"]] == [1, 1, 1, 1, 3]
     assert (fresh / "run/config.toml").read_text().startswith("format = 1\n")
 
 

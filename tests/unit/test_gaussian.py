@@ -23,7 +23,7 @@ from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGa
 from lexfed.privacy.gaussian import ASKED, CLIP, GaussianMechanism, Privacy, norm
 from lexfed.privacy.mechanism import Asked
 from lexfed.privacy.promise import build
-from lexfed.wire import ClientId, Message, Verb, below, pack
+from lexfed.wire import ClientId, Message, Verb, below, echoing, pack
 
 MODEL = {"w": torch.zeros(200, 100), "b": torch.zeros(100)}  # 20,100 numbers
 ASK = Asked(range(10), 10.0, 1000, MODEL)
@@ -68,8 +68,9 @@ def test_a_client_whose_training_exploded_sends_zeros(bad: float) -> None:
 
 def honest(mechanism: GaussianMechanism, lengths: dict[ClientId, float]) -> Federation:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        for client in requests:
-            yield client, sent(mechanism, update(lengths.get(client, 1.0), client))
+        for client, request in requests.items():
+            reply = sent(mechanism, update(lengths.get(client, 1.0), client))
+            yield client, echoing(request, reply)
 
     return Federation(range(1000), ask, plain(ask))
 

@@ -25,7 +25,7 @@ from lexfed.federation import Method, Requests, ServerState, tapped
 from lexfed.privacy.accounting import epsilon
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Verb, encode
+from lexfed.wire import ClientId, Message, Verb, echoing, encode
 from tests.conftest import Lexfed
 from tests.unit.test_agreement import TEXTS, Wire, counts, people_of, wire
 
@@ -39,7 +39,8 @@ class Twisted(Wire):
 
     def ask(self, verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client, reply in super().ask(verb, requests):
-            yield client, self.twist(verb, client, requests[client], reply)
+            lie = self.twist(verb, client, requests[client], reply)
+            yield client, echoing(requests[client], lie)
 
 
 def twisted(texts: list[list[str]], twist: Twist, **options: object) -> Twisted:
@@ -287,7 +288,8 @@ def test_a_nonce_that_comes_again_gets_the_same_bytes_or_nothing(
         )
         replies = [encode(m) for _, m in texts.ask(PROPOSE, dict.fromkeys(range(3), message))]
         assert len(replies) == (3 if answered else 0)
-        assert not answered or replies == [encode(m) for m in ran.sent(PROPOSE, "up")[:3]]
+        sent = [encode(echoing(message, m)) for m in ran.sent(PROPOSE, "up")[:3]]
+        assert not answered or replies == sent
     fresh = replace(message, blobs={"nonce": bytes(15) + b"1"})
     assert len(list(more.ask(PROPOSE, dict.fromkeys(range(3), fresh)))) == 3
     asked = {0: replace(fresh, meta={"step": 0, "ask": 3, "round": 0})}

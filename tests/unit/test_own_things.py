@@ -848,7 +848,11 @@ def test_the_page_says_every_trait_and_every_field() -> None:
     assert entry == named(Entry)
     assert said("`ServerState`") == named(ServerState) - {"`forks`"}
     assert said("`ClientState` (what it keeps)") == named(ClientState)
-    assert said("`Client` (what a handler is given)") == named(Client) - {"`common_secret`"}
+    assert said("`Client` (what a handler is given)") == named(Client) - {
+        "`common_secret`",
+        "`identity`",
+        "`pinned`",
+    }
     assert said("field") - {"`loop`"} <= named(Parts)
     model = {re.sub(r"\(.*\)", "", cell) for cell in rows("name")}
     assert model == {f"`{name}`" for name in lacking(None, Classifier)}

@@ -10,6 +10,7 @@ import pytest
 
 from lexfed.audits import probes
 from lexfed.audits.probes import Measured, Trial, measure, trial
+from lexfed.core.errors import ConfigError
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
@@ -113,6 +114,82 @@ def test_no_seed_shows_more_than_is_printed(settings: list[str]) -> None:
         found = measure(tried(config, seed))
         assert found.printed is not None
         assert found.run.epsilon < found.printed
+
+
+# --- methods of one's own -------------------------------------------------------------------------
+
+MINE = """
+from dataclasses import replace
+import torch, lexfed
+from lexfed.methods.fedavg import fedavg
+from lexfed.learning.training_verbs import TRAIN
+from lexfed.wire import Array, Form
+from lexfed.wire.verbs import CLOCK
+COUNT = lexfed.Verb("count", Form(meta=CLOCK), Form({"texts": Array()}))
+
+def bare(parts, options):
+    \"\"\"The noise is forgotten.\"\"\"
+    quiet = replace(parts.mechanism, options=replace(parts.mechanism.options, noise=0.0))
+    handler = fedavg(replace(parts, mechanism=quiet)).client[TRAIN]
+    return replace(fedavg(parts), client={**fedavg(parts).client, TRAIN: handler})
+
+def count(message, client, state):
+    return lexfed.Message({"texts": torch.tensor(float(len(client.train)))}), state
+
+def counting(parts, options):
+    method = fedavg(parts)
+    return replace(method, client={**method.client, COUNT: count})
+
+def apart(parts, options):
+    \"\"\"A handler that nothing can be sent through.\"\"\"
+    def handle(message, client, state):
+        zeros = {name: torch.zeros_like(value) for name, value in message.arrays.items()}
+        moved = {name.removeprefix("model/"): value for name, value in zeros.items()}
+        bound = parts.mechanism.bound(moved, 1, 0.0, message, client.secret)
+        return lexfed.Message(bound), state
+    return replace(fedavg(parts), client={**fedavg(parts).client, TRAIN: handle})
+
+BARE = lexfed.Entry("bare", lexfed.CLASSIFIER, bare)
+COUNTING = lexfed.Entry("counting", lexfed.CLASSIFIER, counting)
+APART = lexfed.Entry("apart", lexfed.CLASSIFIER, apart)
+"""
+
+
+def mine(tmp_path: Path, name: str, *settings: str) -> Config:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "mine.toml").write_text(FEDAVG)
+    return configuration.load(tmp_path / "mine.toml", [f"method=mine:{name}", *settings])
+
+
+def test_the_methods_own_handler_is_measured(tmp_path: Path) -> None:
+    """Probes went through a handler of lexfed's, and one that adds no noise passed: shown 0.6,
+    printed 2.2.
+    """
+    found = measure(tried(mine(tmp_path, "BARE", *LOCAL), 0))
+    assert found.printed is not None
+    assert found.run.epsilon > found.printed
+
+
+def test_nothing_is_printed_where_the_run_promises_nothing(tmp_path: Path) -> None:
+    """It printed 2.2 beside a run that said "No promise"."""
+    config = mine(tmp_path, "COUNTING", "audit.probes=200", "rounds=1")
+    assembly = assemble(config)
+    assert assembly.promise is not None
+    assert assembly.promise.taints
+    assert measure(trial(config, assembly.population)).printed is None
+
+
+def test_a_handler_that_probes_do_not_reach_is_not_said_to_be_tested(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="so its epsilon is not tested"):
+        measure(tried(mine(tmp_path, "APART", "audit.probes=200"), 0))
+
+
+@pytest.mark.parametrize("method", ["fedevocab", "lg_fedavg", "fedrecon", "fedprox"])
+def test_every_method_of_lexfeds_is_reached(method: str) -> None:
+    own = {"lg_fedavg": ["lg_fedavg.warm=1"]}.get(method, [])
+    settings = [f"method={method}", "audit.probes=150", *own]
+    fair, broken = both(configuration.changed(CENTRAL, settings), 0.0)
+    assert broken.run.epsilon > fair.run.epsilon + 1
 
 
 # --- how -----------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def test_its_owner_alone_may_read_it(
 def test_no_seed_travels(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     assert lexfed("run", tiny, "--out", "a", "--record-wire", "wire").returncode == 0
     for m in transcript(tmp_path / "wire", VERBS):
-        assert set(m.message.meta) <= {"step", "ask", "round", "split", "most_texts"}
+        assert set(m.message.meta) <= {"step", "ask", "round", "split", "most_texts", "most_lost"}
         assert not m.message.blobs
 
 

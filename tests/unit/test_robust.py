@@ -18,7 +18,7 @@ from lexfed.federation import Ask, Requests, Sum, Total, plain, robust
 from lexfed.federation.robust import Aggregation, Rule, median, norm_bound, rule_of, trimmed_mean
 from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import Asked, NoPrivacy
-from lexfed.wire import ClientId, Message, Meta, Verb, pack, size, under
+from lexfed.wire import ClientId, Message, Meta, Verb, echoing, pack, size, under
 from lexfed.wire.verbs import LARGEST_MOVE
 from lexfed.word2vec.vector_verbs import SKIPGRAM
 
@@ -28,13 +28,18 @@ Replies = Mapping[ClientId, Message]
 
 def asking(replies: Replies) -> Ask:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        yield from ((client, replies[client]) for client in requests if client in replies)
+        for client, request in requests.items():
+            if client in replies:
+                yield client, echoing(request, replies[client])
 
     return ask
 
 
+ASKED = Message(meta={"step": 0, "ask": 0, "round": 0})
+
+
 def total(made: Total, model: Params, clients: int, told: Mapping[str, Meta] = {}) -> Sum:
-    request = Message(under("model", model), {"step": 0, "ask": 0, "round": 0, **told})
+    request = Message(under("model", model), {**ASKED.meta, **told})
     return made(TRAIN, dict.fromkeys(range(clients), request))
 
 
@@ -163,7 +168,7 @@ def test_a_sum_counts_what_came(rule: Rule) -> None:
         assert (
             (mine.clients, mine.bytes_up)
             == (sums.clients, sums.bytes_up)
-            == (len(said), sum(map(size, said.values())))
+            == (len(said), sum(size(echoing(ASKED, said[k])) for k in said))
         )
         assert mine.update.keys() == sums.update.keys()
         if said:

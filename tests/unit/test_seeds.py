@@ -1,6 +1,15 @@
+import numpy as np
 import torch
 
-from lexfed.core.seeds import derive, numpy_generator, root, secret_normal, torch_generator
+from lexfed.core.seeds import (
+    derive,
+    keystream,
+    numpy_generator,
+    root,
+    secret_normal,
+    secret_uniform,
+    torch_generator,
+)
 
 
 def test_paths_do_not_run_together() -> None:
@@ -35,3 +44,13 @@ def test_secret_numbers_hang_from_the_whole_seed() -> None:
     assert drawn[0].dtype == torch.float32
     assert abs(float(drawn[0].mean())) < 0.05
     assert abs(float(drawn[0].std()) - 1) < 0.05
+
+
+def test_secret_numbers_are_a_ciphers_and_no_usual_generators() -> None:
+    """They were PCG64's, whose state can be computed from enough of its numbers."""
+    zeros = keystream(bytes(32), 64)  # RFC 8439, appendix A.1, test vector 1
+    assert zeros[:16].hex() == "76b8e0ada0f13d90405d6ae55386bd28"
+    words = np.frombuffer(keystream(root(0), 80), "<u8")
+    assert np.array_equal(secret_uniform(root(0), 10), (words >> 11) / 2**53)
+    usual = numpy_generator(root(0)).standard_normal(5, dtype=np.float32)
+    assert not np.array_equal(secret_normal(root(0), 5).numpy(), usual)
