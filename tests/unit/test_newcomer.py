@@ -28,7 +28,7 @@ from lexfed.records.rundir import RunDir
 from lexfed.report import progress
 from lexfed.runtime.recording import Recorder
 from lexfed.wire import Message
-from tests.conftest import BAD, GOOD, ROOT, Lexfed, lexfed_process
+from tests.conftest import BAD, GOOD, ROOT, Lexfed, lexfed_process, no_pictures
 
 NAMES = ("East clinic", "North clinic", "South clinic")
 
@@ -68,6 +68,12 @@ batch = 8
 """
     )
     return path
+
+
+@pytest.fixture
+def without_pages() -> Iterator[None]:
+    with no_pictures():
+        yield
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -118,6 +124,7 @@ def test_word_vectors_show_who_gained(clinics: Path, lexfed: Lexfed) -> None:
     assert all(f"<td>{name}</td>" in table for name in NAMES)
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_a_client_can_be_called_by_its_name(clinics: Path, lexfed: Lexfed) -> None:
     assert lexfed("run", clinics, "--out", "a", "--set", "method=local_only").returncode == 0
     named, numbered = (
@@ -132,11 +139,13 @@ def test_a_client_can_be_called_by_its_name(clinics: Path, lexfed: Lexfed) -> No
     assert "did you mean 'North clinic'?" in unknown.stderr
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_clients_without_names_stay_numbers(tiny: Path, lexfed: Lexfed) -> None:
     assert lexfed("run", tiny, "--out", "a").returncode == 0
     assert json.loads(Path("a/summary.json").read_text())["client_names"] is None
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_several_clients_of_one_source_can_be_told_apart(clinics: Path, lexfed: Lexfed) -> None:
     assert lexfed("run", clinics, "--out", "a", "--set", "data.clients=4").returncode == 0
     names = json.loads(Path("a/summary.json").read_text())["client_names"]
@@ -146,6 +155,7 @@ def test_several_clients_of_one_source_can_be_told_apart(clinics: Path, lexfed: 
 # --- runs side by side ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_runs_on_other_data_are_not_compared_in_silence(clinics: Path, lexfed: Lexfed) -> None:
     other = ("--set", "seed=7", "--set", "data.limit=60", "--set", "data.partition=iid")
     assert lexfed("run", clinics, "--out", "a").returncode == 0
@@ -171,6 +181,7 @@ def test_runs_on_other_data_are_not_compared_in_silence(clinics: Path, lexfed: L
     ],
     ids=lambda words: words[0],
 )
+@pytest.mark.usefixtures("without_pages")
 def test_a_folder_that_is_not_there_is_named_as_it_was_given(
     words: tuple[str, ...], tiny: Path, lexfed: Lexfed
 ) -> None:
@@ -219,6 +230,7 @@ def test_a_run_without_a_round_has_a_page_too(tiny: Path, lexfed: Lexfed) -> Non
 # --- what --out may be ---------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_an_empty_folder_is_used(tiny: Path, lexfed: Lexfed) -> None:
     for name in ("a", "wire", "audit", "fork"):
         Path(name).mkdir()
@@ -255,6 +267,7 @@ def test_an_empty_folder_stays_if_the_run_comes_to_nothing(tiny: Path, lexfed: L
 
 
 @pytest.mark.parametrize("option", ["--out", "--record-wire"])
+@pytest.mark.usefixtures("without_pages")
 def test_a_file_or_a_full_folder_is_not_said_to_be_a_run(
     option: str, tiny: Path, lexfed: Lexfed
 ) -> None:
@@ -278,6 +291,7 @@ def test_a_file_or_a_full_folder_is_not_said_to_be_a_run(
 # --- messages about the data ---------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_a_column_in_place_of_a_partition_is_explained(clinics: Path, lexfed: Lexfed) -> None:
     result = lexfed("run", clinics, "--out", "a", "--set", "data.partition=airline")
     assert result.returncode == 2
@@ -316,6 +330,7 @@ def test_too_few_rows_are_counted(rows: int, clients: int, tiny: Path, lexfed: L
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_rows_without_text_and_other_scripts_are_said_by_the_run_itself(
     tiny: Path, lexfed: Lexfed
 ) -> None:
@@ -335,6 +350,7 @@ def test_rows_without_text_and_other_scripts_are_said_by_the_run_itself(
 # --- an audit says what it is of ------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_an_audit_names_run_data_date_and_command(clinics: Path, lexfed: Lexfed) -> None:
     assert lexfed("run", clinics, "--out", "a", "--record-wire", "wire").returncode == 0
     for words, what in (
@@ -360,6 +376,7 @@ def test_an_audit_names_run_data_date_and_command(clinics: Path, lexfed: Lexfed)
             assert value in page
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_an_audit_of_clients_alone_says_that_there_is_nothing_to_read(
     tiny: Path, lexfed: Lexfed
 ) -> None:
@@ -375,6 +392,7 @@ def test_an_audit_of_clients_alone_says_that_there_is_nothing_to_read(
     assert "no upload" in Path("audit/audit.html").read_text()
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_a_run_can_be_audited_from_anywhere(
     clinics: Path, lexfed: Lexfed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -488,6 +506,7 @@ def test_scoring_is_not_silent_and_is_in_the_time_that_is_left(terminal: bool) -
     assert terminal or "87 s left" in out, "and before it a round of 1 s"
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_a_run_says_when_it_scores(tiny: Path, lexfed: Lexfed) -> None:
     lines = lexfed("run", tiny, "--out", "a").stdout.splitlines()
     scoring = next(i for i, line in enumerate(lines) if "round 3/3  scoring 6 clients" in line)
@@ -595,6 +614,8 @@ def test_five_commands_of_the_readme_lead_from_a_csv_to_predictions(
     assert len(lines) == 1 + 3
     assert {line.split(",")[1] for line in lines[1:]} <= {"bad", "good"}
     assert Path("model/README.md").exists()
+    sent = json.loads(Path("first/summary.json").read_text())["bytes_up"]
+    assert sent > 100_000, "and clients did train together"
 
 
 # --- found on a second walk: German tickets, semicolons, latin-1, columns of any name ---------------
@@ -643,6 +664,7 @@ def test_init_says_why_users_are_no_clients(lexfed: Lexfed) -> None:
     assert "60 users are too few, or have too few texts each" in Path("private.toml").read_text()
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_what_init_writes_for_small_clients_does_learn(
     lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -672,6 +694,7 @@ def test_what_init_writes_for_small_clients_does_learn(
     assert "as configured" in audit.stdout, "a run's own rotation is no 'none'"
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_the_comparison_that_the_configuration_suggests_runs(
     lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -689,6 +712,7 @@ def test_the_comparison_that_the_configuration_suggests_runs(
     assert "fedavg" in result.stdout
 
 
+@pytest.mark.usefixtures("without_pages")
 def test_texts_that_are_left_out_are_counted(tiny: Path, lexfed: Lexfed) -> None:
     """Of 889 tickets 361 were trained on, without a word: the others were held out, or the same."""
     rows = [
@@ -710,3 +734,19 @@ def test_a_command_that_fails_at_once_ends_in_peace(tmp_path: Path) -> None:
         process = lexfed_process("data", "check", "a.csv", "--label", "none", cwd=tmp_path)
         _, stderr = process.communicate()
         assert (process.returncode, stderr.count("\n")) == (2, 1), stderr
+
+
+@pytest.mark.usefixtures("without_pages")
+def test_no_table_cuts_a_number_off(
+    tiny: Path, lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 80 columns, and so in every pipe, numbers ended in "13,66…"."""
+    assert lexfed("run", tiny, "--out", "a").returncode == 0
+    narrow = {}
+    for columns in ("40", "300"):
+        monkeypatch.setenv("COLUMNS", columns)
+        narrow[columns] = lexfed("compare", "a").stdout
+        narrow[columns] += lexfed("audit", "a", "--attack", "labels", "--out", f"b{columns}").stdout
+        assert "…" not in narrow[columns]
+    numbers = [re.findall(r"\d+\.\d+ (?:%|[kMG]?B)|0\.\d\d", narrow[columns]) for columns in narrow]
+    assert numbers[0] == numbers[1] != []

@@ -113,7 +113,7 @@ def _longer(corpus: Corpus, like: Any, texts: Sequence[str]) -> Corpus:
     others = {
         f.name: longer(getattr(corpus, f.name))
         for f in fields(corpus)
-        if f.name not in ("rows", "texts")
+        if f.name not in ("rows", "texts", "blanks")  # of these, none is a column beside the texts
     }
     return replace(
         corpus, texts=_joined(corpus.texts, pa.array(texts, corpus.texts.type)), **others
