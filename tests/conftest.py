@@ -91,7 +91,6 @@ rounds = 3
 [data]
 name = "{tmp_path}/texts.jsonl"
 clients = 6
-classes = 2
 [vocabulary]
 corpus = "clients"
 [model]

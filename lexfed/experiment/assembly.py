@@ -71,7 +71,7 @@ def assemble(config: Config) -> Assembly:
         config.data,
         derive(root(config.seed), "data"),
         labels=entry.kind.labels,
-        apart=config.privacy.placement != "none",
+        apart=config.apart,
     )
     parts = entry.kind.parts(config, people, entry)
     if config.self_audit != OFF:

@@ -102,6 +102,12 @@ class Config:
         return known_methods.method(self.method)
 
     @property
+    def apart(self) -> bool:
+        """Whether what a client trains on is decided from its own texts alone."""
+        users = self.data.partition == "user" and self.data.splits == "apart"
+        return users and self.privacy.placement != "none"
+
+    @property
     def options(self) -> Any:
         """The table of the method itself."""
         return self.own if is_own(self.method) else getattr(self, self.entry.name, Nothing())
@@ -154,6 +160,8 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
     formats.check(table.pop("format", None), formats.CONFIGURATION, "the configuration")
     resolved = reads.is_resolved(table)
     written = {} if resolved else toml.copied(table)
+    if resolved and isinstance(table["data"], dict):  # of before the key was: its users are drawn
+        table["data"].setdefault("splits", "together")  # as they were, or it could not go on
     files = table.get("method")
     for setting in settings:
         toml.apply(table, setting)

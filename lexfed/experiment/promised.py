@@ -21,8 +21,8 @@ def promised(
         return None
     user = config.data.partition == "user"
     reasons = [
-        *_unpaid(method), *([] if user else _spread(config, people)), *_classes(config, people),
-        *_delta(config, people),
+        *_unpaid(method), *(_together(config) if user else _spread(config, people)),
+        *_classes(config, people), *_delta(config, people),
     ]  # fmt: skip
     notes = (*promise.notes, *_unchecked(config))
     return replace(promise.tainted(*reasons), unit="user" if user else "client", notes=notes)
@@ -42,6 +42,18 @@ def _unpaid(method: Method) -> Iterator[str]:
     for verb in method.client:
         if verb.kind != "figures" and not verb.charged and verb.up != Form():
             yield f"the method asks users for '{verb.name}', which no noise covers"
+
+
+def _together(config: Config) -> Iterator[str]:
+    """Where nothing is held out, only who takes part is drawn from all, by names and not by
+    texts.
+    """
+    data = config.data
+    if data.splits == "together" and (data.test or data.validation or data.limit is not None):
+        yield (
+            "who trains on what was decided from all users' texts together (data.splits = "
+            "'together')"
+        )
 
 
 def _spread(config: Config, people: Population) -> Iterator[str]:

@@ -169,6 +169,10 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
             # what gives the state its meaning must be the same in both
             if key in ("method", "seed", "secrets") or key.split(".")[0] in STATE_TABLES:
                 raise CheckpointError(f"{source} is of another experiment: its {key} differs")
+        if origin.config().apart != assembly.config.apart:
+            raise CheckpointError(
+                f"{source} is of other users: with [privacy] they are drawn otherwise than without"
+            )
         if kept.state.round >= assembly.method.rounds:
             raise CheckpointError(
                 f"{source} has {kept.state.round} rounds already: ask for more than that"

@@ -45,7 +45,9 @@ from tests.references import epsilon_by_fft
 from tests.unit.test_tokenizer_for_free import folder  # noqa: F401
 
 MODEL = {"w": torch.zeros(300)}
-PRIVATE = ("privacy.placement=central", "privacy.noise=1.0", "cohort.sampling=poisson")
+CENTRAL = ("privacy.placement=central", "privacy.noise=1.0", "cohort.sampling=poisson")
+STATED = "data.classes=2"  # what is read from users' labels is told as it is
+PRIVATE = (*CENTRAL, STATED)
 PUBLIC = "vocabulary.corpus=rotten_tomatoes"
 CLIENTS = "vocabulary.corpus=clients"
 
@@ -154,7 +156,7 @@ def test_an_oracle_tokenizer_takes_the_promise_away(
 
 def test_a_fork_of_rounds_without_noise_promises_nothing(tiny: Path, lexfed: Lexfed) -> None:
     """Twenty bare rounds, then one private one: it printed 0.199."""
-    assert lexfed("run", tiny, "--out", "bare", *sets(PUBLIC, "rounds=2")).returncode == 0
+    assert lexfed("run", tiny, "--out", "bare", *sets(PUBLIC, STATED, "rounds=2")).returncode == 0
     noisy = sets(*PRIVATE, PUBLIC, "rounds=3")
     fork = lexfed("run", tiny, "--from", "bare", "--out", "fork", *noisy)
     assert fork.returncode == 0, fork.stderr
@@ -200,7 +202,7 @@ METHOD = lexfed.Entry("counting", lexfed.CLASSIFIER, build)
 
 def test_a_deployment_asks_no_user_for_figures(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     """Under local noise, "the server included", a reply to `evaluate` told its label counts."""
-    local = sets("privacy.placement=local", "privacy.noise=1.0", PUBLIC)
+    local = sets("privacy.placement=local", "privacy.noise=1.0", PUBLIC, STATED)
     for secrets, asked in (("seed", True), ("system", False)):
         setting = [*local, *sets(f"secrets={secrets}")]
         words = ("--out", secrets, "--record-wire", f"wire-{secrets}", *setting)
@@ -643,7 +645,7 @@ def test_central(tiny: Path, lexfed: Lexfed) -> None:
 def test_local(tiny: Path, lexfed: Lexfed) -> None:
     """Everyone is asked each time; any two updates are two clips apart."""
     local = ("privacy.placement=local", "privacy.noise=3.0", "cohort.sampling=everyone")
-    printed = run_epsilon(lexfed, tiny, *local, PUBLIC, "rounds=4", "privacy.delta=1e-5")
+    printed = run_epsilon(lexfed, tiny, *local, PUBLIC, STATED, "rounds=4", "privacy.delta=1e-5")
     assert printed == pytest.approx(epsilon_by_fft([(1.5, 1.0, 4)], 1e-5), rel=0.01)
 
 

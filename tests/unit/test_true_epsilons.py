@@ -40,7 +40,7 @@ from lexfed.runs import account
 from lexfed.use.generating import may_quote
 from lexfed.vocabulary import word
 from tests.conftest import ROOT, Lexfed, no_pictures
-from tests.unit.test_promises import PRIVATE, PUBLIC, sets, summary_of
+from tests.unit.test_promises import CENTRAL, PRIVATE, PUBLIC, sets, summary_of
 from tests.unit.test_tokenizer_for_free import folder  # noqa: F401
 
 WORDS = "good bad fine dull film story acting love hate moving slow quick music scene plot actor"
@@ -177,6 +177,38 @@ def test_runs_without_privacy_are_parted_as_before(
     people = parted(corpus_of(people_of(30, 6)), data, root(5))
     texts = [*people.train, *people.common_test, *people.common_validation]
     assert blake2b("\n".join(texts).encode(), digest_size=4).hexdigest() == digest
+
+
+def test_an_older_runs_users_stay_who_they_were_and_its_split_costs_the_promise(
+    tmp_path: Path,
+) -> None:
+    """Holds on the old code, but for the taint: a run that is resumed must find its users."""
+    file = written(tmp_path / "texts.jsonl", people_of(30, 6))
+    table = {"data": {"name": str(file), "clients": 20, "partition": "user"}}
+    new = config.parse(table, [*PRIVATE, PUBLIC])
+    text = config.to_toml(new)
+    assert config.loads(text) == new
+    old = config.loads(text.replace('splits = "apart"\n', ""))
+    assert old.data.splits == "together"
+    promise = assemble(old).promise
+    assert promise is not None
+    (taint,) = promise.taints
+    assert "from all users' texts together" in taint
+    bare = config.parse(table, [PUBLIC])
+    texts = [list(assemble(each).population.train) for each in (old, bare, new)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_fork_does_not_hand_a_users_state_to_another(
+    folder: Path,  # noqa: F811
+    lexfed: Lexfed,
+) -> None:
+    bare = sets("rounds=3", "privacy.placement=none")
+    assert lexfed("run", folder / "small.toml", "--out", "bare", *bare).returncode == 0
+    fork = lexfed("run", folder / "small.toml", "--from", "bare", "--out", "fork")
+    assert fork.returncode == 2
+    assert "is of other users" in fork.stderr
+    assert not Path("fork").exists()
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
@@ -331,7 +363,7 @@ def test_class_names_that_nobody_stated_take_the_promise_away(
         'rounds = 1\n[data]\npartition = "user"\nclients = 15\n'
         "[model]\nembedding = 4\nhidden = 3\n[cohort]\nsize = 3\n"
     )
-    base = [*PRIVATE, PUBLIC, f"data.name={written(tmp_path / 'n.jsonl', named)}"]
+    base = [*CENTRAL, PUBLIC, f"data.name={written(tmp_path / 'n.jsonl', named)}"]
     run = lexfed("run", tmp_path / "c.toml", "--out", "read", *sets(*base))
     assert run.returncode == 0, run.stderr
     (taint,) = summary_of(tmp_path / "read")["promise"]["taints"]
