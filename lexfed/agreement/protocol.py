@@ -342,11 +342,11 @@ def _words_of(asking: Asking, choice: Choice) -> Mapping[bytes, str]:
 def _opened(asking: Asking) -> Choice:
     """What the rule takes of the words that k organisations could be heard to hold."""
     options, hearing = asking.options, Hearing(asking.federation)
-    _enough(len(asking.federation.clients), options)
+    enough(len(asking.federation.clients), options)
     group = gathered(hearing, [asking.request(ask) for ask in range(EXCHANGES)])
-    _enough(len(group.words), options)
+    enough(len(group.words), options)
     heard = offers.heard(hearing, group, options.stuffing, options.top)
-    _enough(len(heard.offers), options)
+    enough(len(heard.offers), options)
     found = offers.read_offers(heard.offers, options.terms)
     counts = _by_rule(options, list(found.numbers.values()))
     words = _distinct({name: found.words[name] for name in counts})
@@ -362,9 +362,9 @@ def _distinct(words: Mapping[bytes, str]) -> dict[bytes, str]:
 
 def _chosen(asking: Asking) -> Choice:
     options = asking.options
-    _enough(len(asking.federation.clients), options)
+    enough(len(asking.federation.clients), options)
     heard, malformed = _proposals(asking, 0, ())
-    _enough(len(heard), options)
+    enough(len(heard), options)
     proposals = _plausible(heard, options) if options.rule == "summed" else heard
     lost = [len(heard[c].numbers) - len(p.numbers) for c, p in proposals.items()]
     counts = _by_rule(options, [proposal.numbers for proposal in proposals.values()])
@@ -512,7 +512,8 @@ def _spelling_of(asking: Asking, ask: int, names: Sequence[bytes], choice: Choic
     return replace(asking.request(ask), arrays=arrays)
 
 
-def _enough(organisations: int, options: Agreement) -> None:
+def enough(organisations: int, options: Agreement) -> None:
+    """Refuse what no word could come of."""
     if options.rule in ("summed", "intersection") and organisations < options.holders:
         who = (
             "1 organisation takes part"

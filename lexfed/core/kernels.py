@@ -67,6 +67,16 @@ def add_rows_within(table, ids, values, longest):  # type: ignore[no-untyped-def
 
 
 @njit(nogil=True, cache=True)
+def squared_lengths(values):  # type: ignore[no-untyped-def]
+    """Of each row (n, d)."""
+    squares = np.zeros(len(values), np.float64)
+    for i in range(len(values)):
+        for k in range(values.shape[1]):
+            squares[i] += np.float64(values[i, k]) ** 2
+    return squares
+
+
+@njit(nogil=True, cache=True)
 def subtract_rows(rows, table, ids):  # type: ignore[no-untyped-def]
     """rows[i] -= table[ids[i]], in place."""
     for i in range(len(ids)):

@@ -51,6 +51,8 @@ class Rows:
     scale: Tensor | None = None
     counts: Tensor | None = None  # (n,) int64: how often each row was moved
     nodes: Tensor | None = None  # (n,) int64: how many clients moved it; None is one
+    # (n,) float64: the squared lengths of their moves, added up; None: of the one move that it is
+    squares: Tensor | None = None
 
     def __add__(self, other: "Rows") -> "Rows":
         return union([self, other])
@@ -60,17 +62,16 @@ def union(parts: Sequence[Rows]) -> Rows:
     """The union of rows, in one pass; a row that several have is their sum, and so are its
     counts.
     """
-    from lexfed.core.kernels import add_rows, add_scaled_rows  # compiled: loaded when first needed
+    # compiled: loaded when first needed
+    from lexfed.core.kernels import add_rows, add_scaled_rows, squared_lengths
 
     if len(parts) == 1 and parts[0].scale is None:
         return parts[0]
     ids = torch.unique(torch.cat([part.ids for part in parts]))  # sorted
     kind = parts[0].values.dtype if parts[0].values.dtype == torch.float64 else torch.float32
     values = torch.zeros((len(ids), *parts[0].values.shape[1:]), dtype=kind)
-    counts, nodes = (
-        torch.zeros(len(ids), dtype=torch.int64),
-        torch.zeros(len(ids), dtype=torch.int64),
-    )
+    counts, nodes = (torch.zeros(len(ids), dtype=torch.int64) for _ in range(2))
+    squares = torch.zeros(len(ids), dtype=torch.float64)
     for part in parts:
         places = torch.searchsorted(ids, part.ids)
         if part.scale is None:
@@ -79,9 +80,14 @@ def union(parts: Sequence[Rows]) -> Rows:
             add_scaled_rows(values.numpy(), places.numpy(), part.values.numpy(), part.scale.numpy())
         counts[places] += part.counts if part.counts is not None else 0
         nodes[places] += part.nodes if part.nodes is not None else 1
-    return Rows(
-        ids, values, None, counts if any(part.counts is not None for part in parts) else None, nodes
-    )
+        if part.squares is None:
+            lengths = torch.from_numpy(squared_lengths(part.values.flatten(1).numpy()))
+            scale = part.scale if part.scale is not None else torch.ones(len(lengths), 1)
+            squares[places] += lengths * scale[:, 0].double().square()
+        else:
+            squares[places] += part.squares
+    counted = any(part.counts is not None for part in parts)
+    return Rows(ids, values, None, counts if counted else None, nodes, squares)
 
 
 Update = Mapping[str, Tensor | Rows]

@@ -224,6 +224,8 @@ def _read(table: dict[str, Any]) -> Config:
     own_table = table.get(entry.name, {})
     for key, value in entry.defaults(own_table if isinstance(own_table, dict) else {}).items():
         toml.set_if_absent(table, key, value)
+    if _sums_are_secure(table):  # then nobody is trusted with who holds which words either
+        toml.set_if_absent(table, "agreement.trust", "nobody")
     if isinstance(table.get("data"), dict):
         check_partition(table["data"])
     if not is_own(table.get("method", "")):
@@ -235,6 +237,11 @@ def _read(table: dict[str, Any]) -> Config:
     toml.check_types(entry.options, f"{entry.name}.")
     own: Any = toml.read(entry.options, _table(table, entry.name), f"{entry.name}.")
     return dataclasses.replace(toml.read(Config, table, "", hidden=("own",)), own=own)
+
+
+def _sums_are_secure(table: Mapping[str, Any]) -> bool:
+    secure = table.get("secure")
+    return isinstance(secure, Mapping) and secure.get("sums") is True
 
 
 def _table(table: dict[str, Any], name: str) -> Mapping[str, Any]:

@@ -55,6 +55,8 @@ class Method:
     study: Study | None = None  # default: that of the method's kind
     # what its ledger will hold at its end; default: a release a round, of all clients
     planned: Callable[[], Ledger] | None = None
+    # why training from a state on is of no use, as far as the server itself can see; None: it is
+    diverged: Callable[[ServerState], str | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.client, Mapping) or not all(

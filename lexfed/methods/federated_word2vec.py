@@ -61,7 +61,7 @@ from lexfed.word2vec.replica import (
     version_of,
 )
 from lexfed.word2vec.row_rules import RowRule, RowStep
-from lexfed.word2vec.study import VectorStudy
+from lexfed.word2vec.study import VectorStudy, worse_than_none
 from lexfed.word2vec.vector_parts import WORD_VECTORS, VectorParts
 from lexfed.word2vec.vector_verbs import EVALUATE, SKIPGRAM, TOUCH, VERSION
 from lexfed.word2vec.vector_verbs import VOCABULARY as WELCOME
@@ -83,6 +83,7 @@ def federated_word2vec(parts: VectorParts, options: object = None) -> Method:
         rounds=parts.rounds,
         study=VectorStudy(parts.word2vec, parts.people, parts.rounds, replicas, readings),
         planned=partial(planned, parts),
+        diverged=worse_than_none(parts.word2vec),
     )
 
 
@@ -99,7 +100,8 @@ def asks(options: Word2Vec) -> int:
 
 def server(parts: VectorParts) -> ServerProgram:
     options = parts.word2vec
-    rule = RowRule(options.rule, options.row_cap if options.rule == "row_cap" else options.cap)
+    cap = options.row_cap if options.rule == "row_cap" else options.cap
+    rule = RowRule(options.rule, cap, options.reach)
 
     def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         old, tables = read_tables(Path(options.start)) if options.start else (None, {})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lexfed.core.errors import CheckpointError, ConfigError, WorkerDied
+from lexfed.core.errors import CheckpointError, ConfigError, DivergedError, WorkerDied
 from lexfed.core.figures import human
 from lexfed.core.importing import SCRIPT
 from lexfed.experiment import config
@@ -69,6 +69,8 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
         try:
             return _run(run, manner)
         except (WorkerDied, OSError, MemoryError):  # the machine's fault: it can go on from here
+            raise
+        except DivergedError:  # all that there is to see is written down
             raise
         except Exception:  # the method's: who mends it starts again, with the same --out
             if _is_empty_handed(run):
@@ -240,16 +242,22 @@ def _run(run: Run, manner: Manner) -> RunDir:
     for line in _ending(run.directory):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
     page.write(run.directory)
+    _refuse_diverged(run.directory)
     return run.directory
+
+
+def _refuse_diverged(directory: RunDir) -> None:
+    """A run that diverged is no result: whoever started it hears so, from the exit code too."""
+    summary = directory.summary()
+    if summary["stopped"] == "diverged":
+        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
+        raise DivergedError(f"diverged: {why}. Round {summary['rounds']}, the one before, is kept.")
 
 
 def _ending(directory: RunDir) -> Iterator[str]:
     """What a user should know when a run has ended, beside its figures."""
     summary = directory.summary()
-    if summary["stopped"] == "diverged":
-        why = summary["reason"] or "no longer numbers; lower train.lr or server.lr"
-        yield f"diverged: {why}. The last good round is kept."
-    elif summary["stopped"] == "budget":
+    if summary["stopped"] == "budget":
         yield f"the privacy budget is spent: {summary['reason']}."
     if summary["refused"]:
         yield f"replies that were refused: {human('refused', summary['refused'])}"

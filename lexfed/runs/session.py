@@ -154,23 +154,25 @@ class Server:
         """The state, if training goes on from it; None: it ends here."""
         if isinstance(after, BudgetSpent):
             self.stopped = f"budget: {after}"
-        elif isinstance(after, DivergedError) or self._diverged(after):
-            why = str(after) if isinstance(after, DivergedError) else self._why()
-            self.stopped = f"diverged: {why}" if why else "diverged"
-            # the last good state stays, whatever was done in place
-            self.state = checkpoint.load(self.run.directory.checkpoint).state
-        else:
+            return None
+        why = str(after) if isinstance(after, DivergedError) else self._wrong(after)
+        if why is None and isinstance(after, ServerState):
             return after
+        self.stopped = f"diverged: {why}" if why else "diverged"
+        # the state before it stays, whatever was done in place
+        self.state = checkpoint.load(self.run.directory.checkpoint).state
         return None
 
-    def _diverged(self, after: ServerState) -> bool:
-        """Whether training has left the numbers: the server's own, or for too long those of most
-        clients.
+    def _wrong(self, after: ServerState) -> str | None:
+        """Whether training has left the numbers (the server's own, or for too long those of most
+        clients) or is of no use any more, and why; None: it goes on.
         """
+        method = self.run.assembly.method
         if after.round > self.state.round:
             self.exploded = self.exploded + 1 if _exploded(self.tally) else 0
-        patience = min(PATIENCE, self.run.assembly.method.rounds)
-        return _no_numbers(after, self.tally) or self.exploded >= patience
+        if _no_numbers(after, self.tally) or self.exploded >= min(PATIENCE, method.rounds):
+            return self._why()
+        return method.diverged(after) if method.diverged is not None else None
 
     def _why(self) -> str:
         return (

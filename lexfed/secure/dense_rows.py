@@ -2,7 +2,7 @@
 
 Which rows somebody moved are that one's words. So everybody sends the same rows, moved or not: all
 of the table, or those that the request names (`only/TABLE`, the same for everybody). Beside them go
-how often each was moved, and a 1 if it was moved at all.
+how often each was moved, how far (squared), and a 1 if it was moved at all.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from torch import Tensor
 from lexfed.core.params import Params, Rows, Update
 from lexfed.wire import Message, below
 
-VALUES, COUNTS, NODES = "#values", "#counts", "#nodes"
+VALUES, COUNTS, NODES, SQUARES = "#values", "#counts", "#nodes", "#squares"
 ONLY = "only"
 
 
@@ -47,7 +47,12 @@ def _spread(name: str, rows: Rows, request: Message) -> Params:
     dense[places] = values[mine].float()
     often, moved = torch.zeros(length).long(), torch.zeros(length).long()
     often[places], moved[places] = counts[mine].long(), 1
-    return {f"{name}{VALUES}": dense, f"{name}{COUNTS}": often, f"{name}{NODES}": moved}
+    return {
+        f"{name}{VALUES}": dense,
+        f"{name}{COUNTS}": often,
+        f"{name}{NODES}": moved,
+        f"{name}{SQUARES}": dense.double().square().sum(1),
+    }
 
 
 def _places(ids: Tensor, only: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -72,6 +77,6 @@ def gathered(sums: Params, request: Message) -> Update:
         nodes = sums[f"{base}{NODES}"]
         moved = torch.nonzero(nodes > 0).flatten()
         ids = moved if only is None else only[moved]
-        counts = sums[f"{base}{COUNTS}"][moved]
-        update[base] = Rows(ids, values[moved], None, counts, nodes[moved])
+        counts, squares = (sums[f"{base}{part}"][moved] for part in (COUNTS, SQUARES))
+        update[base] = Rows(ids, values[moved], None, counts, nodes[moved], squares)
     return update

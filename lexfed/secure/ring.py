@@ -159,6 +159,8 @@ def _entries(
                 yield f"{name}{dense_rows.VALUES}", (rows, width), torch.float32, form.high
                 yield f"{name}{dense_rows.COUNTS}", (rows,), torch.int64, most
                 yield f"{name}{dense_rows.NODES}", (rows,), torch.int64, 1.0
+                longest = width * form.high**2
+                yield f"{name}{dense_rows.SQUARES}", (rows,), torch.float64, longest
         else:
             yield key, _shape(verb, key, form, request), _dtype(form), _high(form, request)
 

@@ -61,6 +61,8 @@ def _pack_rows(
         }
     for part, value in (("counts", rows.counts), ("nodes", rows.nodes)):
         arrays |= {f"{name}#{part}": value.to(torch.int32)} if value is not None else {}
+    if rows.squares is not None:  # of a sum: no client sends them
+        arrays[f"{name}#squares"] = rows.squares
     return arrays
 
 
@@ -73,6 +75,7 @@ def _unpack_rows(name: str, arrays: Params) -> Rows:
         scale,
         counts.long() if counts is not None else None,
         nodes.long() if nodes is not None else None,
+        arrays.get(f"{name}#squares"),
     )
 
 

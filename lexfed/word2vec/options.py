@@ -36,6 +36,9 @@ class Word2Vec:
     # fedsgd row_cap, row_adagrad or mean
     rule: Rule = "add_rare"
     cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
+    # add_rare: a row moves at most so many times as far as the organisations moved it (root mean
+    # square): that keeps training stable at any number of them
+    reach: float = 4.0
     # pairs that moved a row count for so many at most; who claims more is not heard
     most_pairs: int = 1_000_000
     row_cap: float = 32.0  # row_cap: a row moves as if this many pairs had moved it, at most
@@ -58,11 +61,11 @@ class Word2Vec:
                 "heldout_pairs, most_pairs: at least 1"
             )
         if (
-            not (self.lr > 0 and self.epochs > 0 and self.cap > 0 and self.row_cap > 0)
+            not min(self.lr, self.epochs, self.cap, self.reach, self.row_cap) > 0
             or self.subsample < 0
         ):
             raise ConfigError(
-                "word2vec: lr, epochs, cap and row_cap must be above 0, subsample at least 0"
+                "word2vec: lr, epochs, cap, reach and row_cap must be above 0, subsample at least 0"
             )
         if self.mode == "fedsgd" and self.rule in ("add_rare", "row_mean"):
             raise ConfigError(

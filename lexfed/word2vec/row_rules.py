@@ -4,16 +4,25 @@ counts and nodes.
 The frequencies of words are Zipfian. To average divides a word that one organisation alone has met
 by the number of organisations; to add multiplies the step of a frequent word by it, which diverges.
 `add_rare` adds what is rare and averages what is frequent: delta_row = sum_k delta_k,row /
-clip(count_row / cap, 1, nodes that moved the row).
+clip(count_row / cap, 1, nodes that moved the row), and is at most `reach` times as long as the root
+mean square of the nodes' own steps.
+
+Why `reach`: a node's pass stops of itself. Where the loss is steep its row slows down within some
+dozens of pairs, so a step is at most as far as that node wants to go. A sum does not stop: hundreds
+of nodes that saw a few pairs each all push a frequent row the same steep way, far past the place
+where any of them would have stopped, and the next round pushes it back further. Where nodes say
+different things their sum is not much longer than one step, and stays a sum. By Cauchy-Schwarz a
+sum over n nodes is at most n root mean squares long: `reach` nodes or fewer are never held back.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from lexfed.core.kernels import add_rows_within
+from lexfed.core.kernels import add_rows_within, squared_lengths
 from lexfed.core.params import Params, Rows, Update
 from lexfed.core.seeds import Seed
 from lexfed.privacy.mechanism import Asked, deltas
@@ -45,6 +54,7 @@ def changed_since(tables: Params, state: Params, version: int) -> Mapping[str, R
 class RowRule:
     rule: Rule
     cap: float
+    reach: float = math.inf  # add_rare
 
     def release(
         self, total: Update, asked: Asked, state: Params, noise: Seed
@@ -78,9 +88,16 @@ class RowRule:
             return rows.values.div_(squares[rows.ids].sqrt().clamp_min(1e-8)[:, None])
         # row_cap: as if the row had been moved `cap` times at most
         share = (counts / self.cap).clamp_min(1)
-        return rows.values.div_(
-            (torch.minimum(share, nodes) if self.rule == "add_rare" else share)[:, None]
-        )
+        if self.rule == "row_cap":
+            return rows.values.div_(share[:, None])
+        return self._within_reach(rows.values.div_(torch.minimum(share, nodes)[:, None]), rows)
+
+    def _within_reach(self, steps: Tensor, rows: Rows) -> Tensor:
+        if rows.nodes is None or rows.squares is None:  # of one node
+            return steps
+        longest = self.reach * (rows.squares / rows.nodes).sqrt()
+        length = torch.from_numpy(squared_lengths(steps.numpy())).sqrt()
+        return steps.mul_((longest / length).nan_to_num(1.0).clamp_max(1).float()[:, None])
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ text, so only a simulation has them.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ import numpy as np
 from lexfed.agreement import word_list
 from lexfed.agreement.protocol import REFUSED, refused_of
 from lexfed.core.errors import DataError
-from lexfed.core.seeds import derive
+from lexfed.core.seeds import derive, numpy_generator
 from lexfed.corpus import wordsim
 from lexfed.corpus.population import Population
 from lexfed.federation import ClientState, Federation, ServerState, clock
 from lexfed.metrics import embeddings
-from lexfed.models.skipgram import INPUT, OUTPUT, Text, Unigrams, unigrams
+from lexfed.models.skipgram import INPUT, OUTPUT, Ints, Text, Unigrams, unigrams
 from lexfed.privacy.mechanism import dense
 from lexfed.vocabulary import export
 from lexfed.vocabulary.shards import joined
@@ -31,7 +32,7 @@ from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import Message
 from lexfed.word2vec.options import Word2Vec
 from lexfed.word2vec.passes import Moment, Pairs, heldout_pairs, sgd_in_place, stretch
-from lexfed.word2vec.replica import VOCABULARY, Readings, Replicas, Tables, first_tables
+from lexfed.word2vec.replica import PUBLIC, VOCABULARY, Readings, Replicas, Tables, first_tables
 from lexfed.word2vec.row_rules import VERSION as NOW
 from lexfed.word2vec.vector_verbs import EVALUATE, VERSION
 from lexfed.word2vec.versions import rows_message
@@ -39,6 +40,13 @@ from lexfed.word2vec.versions import rows_message
 Figures = dict[str, Any]
 Heldout = tuple[float, float]  # a summed loss, and of how many pairs
 SHOWN = 8  # neighbours
+
+# the server's own look at its tables
+PAIRS = 4096
+# training that comes back by itself has been seen at 1.6 times the untrained loss; what does not
+# come back was at 3.3 when it was first noticed
+MARGIN = 3.0
+WORST = 30.0  # that one pair counts for: whoever spoils the row of one word ends no run
 
 
 @dataclass(frozen=True)
@@ -151,7 +159,7 @@ class Joining:
         own: list[Figures] = [
             {"heldout_loss": None, "pairs": 0}
             if said is None
-            else {"heldout_loss": said[0] / max(said[1], 1), "pairs": int(said[1])}
+            else {"heldout_loss": _mean([said]), "pairs": int(said[1])}
             for said in heldout
         ]
         if self.options.baselines:
@@ -179,14 +187,12 @@ class Joining:
             heldout_pairs(self.readings, self.begun, client, self.options) for client in clients
         ]
 
-        def alone(number: int) -> float:
+        def alone(number: int) -> float | None:
             """Its figures are kept, its tables are not: but for the first one's, whose neighbours
             are shown.
             """
             tables = self._trained([number])
-            own[number]["alone_heldout_loss"] = held[number].loss(tables) / max(
-                len(held[number].centres), 1
-            )
+            own[number]["alone_heldout_loss"] = _common([held[number]], tables)
             if number == 0:
                 models["alone"] = tables
             return _common(held, tables)
@@ -195,12 +201,10 @@ class Joining:
             everywhere = list(pool.map(alone, range(len(clients))))
         models["centralised"] = central = self._trained(range(len(clients)))
         for number, pairs in enumerate(held):
-            own[number]["centralised_heldout_loss"] = pairs.loss(central) / max(
-                len(pairs.centres), 1
-            )
+            own[number]["centralised_heldout_loss"] = _common([pairs], central)
         return {
             "centralised_heldout_loss": _common(held, central),
-            "alone_heldout_loss": min(everywhere),
+            "alone_heldout_loss": min((a for a in everywhere if a is not None), default=None),
             "neighbour_overlap": self._overlap(models),
             "centralised_wordsim353": word_figures(self.vocabulary, central, analogies=False)[
                 "wordsim353"
@@ -268,14 +272,13 @@ class Joining:
 
 
 def _mean(heldout: Sequence[Heldout]) -> float | None:
+    """Of a pair; None: there is nothing to score."""
     pairs = sum(pairs for _, pairs in heldout)
     return sum(loss for loss, _ in heldout) / pairs if pairs else None
 
 
-def _common(held: Sequence[Pairs], tables: Tables) -> float:
-    return sum(pairs.loss(tables) for pairs in held) / max(
-        sum(len(pairs.centres) for pairs in held), 1
-    )
+def _common(held: Sequence[Pairs], tables: Tables) -> float | None:
+    return _mean([(pairs.loss(tables), len(pairs.centres)) for pairs in held])
 
 
 def word_figures(vocabulary: Vocabulary, tables: Tables, analogies: bool) -> Figures:
@@ -311,3 +314,45 @@ def write_artifacts(state: ServerState, folder: Path) -> None:
     (folder / "vocabulary.json").write_bytes(state.blobs[VOCABULARY])
     if changed:
         (folder / "escaped.txt").write_text("".join(f"{word!r}\n" for word in changed))
+
+
+# --- whether vectors are worse than none: by the server's own eyes, so that no claim can end a run
+
+
+def worse_than_none(options: Word2Vec) -> Callable[[ServerState], str | None]:
+    """Why training from this state on is of no use; None: it is."""
+    untrained = options.negatives * math.log(2)
+    other = " or word2vec.reach, or set word2vec.rule = 'row_mean'"
+    remedy = f"lower word2vec.lr{other if options.rule == 'add_rare' else ''}"
+
+    def why(state: ServerState) -> str | None:
+        if not state.params:
+            return None
+        loss = options.negatives * chance_loss(state)
+        if loss <= MARGIN * untrained:
+            return None
+        return (
+            "word vectors are worse than untrained ones (loss of words that meet by chance "
+            f"{loss:.1f}, untrained {untrained:.2f}): {remedy}"
+        )
+
+    return why
+
+
+def chance_loss(state: ServerState) -> float:
+    """Of a negative, in the mean over fixed pairs of words, drawn as negatives are; untrained
+    log 2.
+    """
+    centres, others = _pairs(state.blobs[VOCABULARY])
+    v, u = state.params[INPUT].numpy()[centres], state.params[OUTPUT].numpy()[others]
+    dots = np.einsum("nd,nd->n", v, u, dtype=np.float64)
+    return float(np.minimum(np.logaddexp(0.0, dots), WORST).mean())
+
+
+@lru_cache(maxsize=1)
+def _pairs(vocabulary: bytes) -> tuple[Ints, Ints]:
+    counts = np.array(word_list.from_bytes(vocabulary).counts, dtype=np.float64)
+    weight = np.maximum(counts, 1) ** 0.75
+    rng = numpy_generator(derive(PUBLIC, "health"))
+    drawn = rng.choice(len(weight), (2, PAIRS), p=weight / weight.sum()).astype(np.int32)
+    return drawn[0], drawn[1]

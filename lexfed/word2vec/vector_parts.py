@@ -5,7 +5,7 @@ from.
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lexfed.agreement.protocol import Agreement
+from lexfed.agreement.protocol import Agreement, enough
 from lexfed.corpus.population import Population
 from lexfed.federation.method import Entry, Kind, Study
 from lexfed.federation.sampling import Cohort, Sampler
@@ -52,6 +52,7 @@ class VectorParts:
 
 
 def parts(tables: Tables, people: Population, entry: Entry) -> VectorParts:
+    enough(len(people), tables.agreement)
     fresh = tables.secrets == "system"
     sampler = sampler_of(tables.cohort, len(people), fresh)
     return VectorParts(

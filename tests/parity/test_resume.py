@@ -154,8 +154,8 @@ def test_a_run_that_diverges_keeps_its_last_good_round(
 ) -> None:
     settings = ("--set", "train.optimizer=sgd", "--set", "train.lr=1e38", "--set", "rounds=4")
     result = lexfed("run", tiny, "--out", "a", *settings)
-    assert result.returncode == 0
-    assert "diverged" in result.stdout
+    assert result.returncode == 2
+    assert "diverged" in result.stderr
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     assert summary["stopped"] == "diverged"
     assert summary["rounds"] == progress(tmp_path / "a") < 4

@@ -35,7 +35,7 @@ from lexfed.secure import ring
 from lexfed.secure.member import Member, securing
 from lexfed.secure.secure_options import Secure
 from lexfed.secure.secure_sum import NOT_OPENED, secured
-from lexfed.secure.secure_verbs import KEYS, OPEN, REFUSALS, masked
+from lexfed.secure.secure_verbs import REFUSALS, exchanges
 from lexfed.secure.sessions import Sessions
 from lexfed.wire import ClientId, Message, Verb, echoing, pack
 from lexfed.wire.verbs import COHORT
@@ -44,6 +44,8 @@ from tests.property.test_secure_sums import client, pinned
 from tests.unit.test_promises import PUBLIC, sets, summary_of
 
 CLIP, Z = 0.5, 1.0
+KEYS, _, MASKED, OPEN = exchanges(TRAIN)
+
 SECURE = Secure(sums=True)
 DISTRIBUTED = ("privacy.placement=distributed", "secure.sums=true", "privacy.noise=2.0")
 
@@ -146,7 +148,7 @@ def test_with_drop_outs_and_colluders_the_noise_is_what_was_promised_and_without
     assert variance == pytest.approx(10 / 6 * promised, rel=0.05)
     few = Room(
         tmp_path / "few", mechanism, zeros(10, size), silent=[3],
-        leaves={0: masked(TRAIN), 1: KEYS, 2: masked(TRAIN)},
+        leaves={0: MASKED, 1: KEYS, 2: MASKED},
     )  # fmt: skip
     opened = few.total()
     assert opened.clients == 7
@@ -317,7 +319,7 @@ def test_of_one_user_or_none_the_opened_sum_tells_no_more_than_is_printed(tmp_pa
     for game in range(games):
         truth = game % 2
         deltas = zeros(4, size) | ({1: update} if truth else {})
-        room = Room(tmp_path, mechanism, deltas, silent=[2], leaves={3: masked(TRAIN)})
+        room = Room(tmp_path, mechanism, deltas, silent=[2], leaves={3: MASKED})
         message = Message(meta={"step": game + 1, **mechanism.tell({}), COHORT: 4})
         sent = [room.train(message, client(n), ClientState())[0] for n in range(3)]
         seen = sum(reply.arrays["delta/w"] for reply in sent if reply is not None).double()
@@ -397,7 +399,7 @@ def test_outside_a_secure_sum_nothing_is_sent() -> None:
 # --- rounds --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", [KEYS, masked(TRAIN), OPEN], ids=lambda verb: verb.name)
+@pytest.mark.parametrize("phase", [KEYS, MASKED, OPEN], ids=lambda verb: verb.name)
 def test_below_the_threshold_nothing_is_opened_no_step_is_taken_and_it_stays_charged(
     phase: Verb, tmp_path: Path
 ) -> None:
@@ -516,7 +518,8 @@ def test_a_plan_has_noise_in_shares_between_the_servers_and_everybodys_own() -> 
 
 
 def test_a_run_of_it(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    setting = sets(*DISTRIBUTED, PUBLIC, "rounds=3", "cohort.size=4")
+    few = "evaluation.clients=3"
+    setting = sets(*DISTRIBUTED, PUBLIC, "rounds=3", "cohort.size=4", few)
     refused = lexfed("run", tiny, "--out", "no", *setting, *sets("secure.sums=false"))
     assert refused.returncode == 2
     assert "set secure.sums = true" in refused.stderr

@@ -1,6 +1,7 @@
 """Forks of one run, and runs that go on: noise is never shared, and no charge is forgotten."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,17 @@ from lexfed.federation.sampling import Cohort
 from lexfed.layers.mishaps import fate
 from lexfed.records import checkpoint
 from lexfed.wire import decode
-from tests.conftest import Lexfed
-from tests.unit.test_promises import PRIVATE, PUBLIC, sets, summary_of
+from tests.conftest import Lexfed, no_pictures
+from tests.unit.test_promises import PRIVATE as NOISY
+from tests.unit.test_promises import PUBLIC, sets, summary_of
+
+PRIVATE = (*NOISY, "privacy.accountant=rdp")  # quicker
+
+
+@pytest.fixture(autouse=True)
+def quickly() -> Iterator[None]:
+    with no_pictures():
+        yield
 
 
 def flat(arrays: dict[str, Tensor]) -> Tensor:
@@ -65,7 +75,7 @@ def test_users_of_two_forks_do_not_share_their_own_noise(tiny: Path, lexfed: Lex
     noise of norm 2,826.
     """
     base = sets(
-        PUBLIC, "privacy.placement=local", "privacy.noise=20.0", "cohort.sampling=everyone"
+        PUBLIC, "privacy.placement=local", "privacy.noise=20.0", "privacy.accountant=rdp", "cohort.sampling=everyone"
     )  # fmt: skip
     assert lexfed("run", tiny, "--out", "trunk", *base, *sets("rounds=1")).returncode == 0
     seen = []

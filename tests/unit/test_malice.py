@@ -357,7 +357,7 @@ def test_everybody_who_sends_no_numbers_ends_a_run_after_three_rounds(
     """A round of liars alone may be bad luck; three of them are training that left the numbers."""
     settings = (*NAN, "--set", "malice.clients=6", "--set", "rounds=9")
     result = lexfed("run", tiny, "--out", "a", *settings)
-    assert result.returncode == 0
+    assert result.returncode == 2
     assert summary(tmp_path / "a")["stopped"] == "diverged"
     assert "3 rounds in a row" in str(summary(tmp_path / "a")["reason"])
     assert [record["clients"] for record in rounds(tmp_path / "a")] == [0, 0]

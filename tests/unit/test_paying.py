@@ -3,13 +3,17 @@ it says so.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lexfed.language import heavy_hitters
-from tests.conftest import Lexfed
-from tests.unit.test_promises import PRIVATE, PUBLIC, sets, summary_of
+from tests.conftest import Lexfed, no_pictures
+from tests.unit.test_promises import PRIVATE as NOISY
+from tests.unit.test_promises import PUBLIC, sets, summary_of
+
+PRIVATE = (*NOISY, "privacy.accountant=rdp")  # quicker
 
 VOTES = """
 name = "votes"
@@ -47,6 +51,12 @@ noise = 1.0
 accountant = "rdp"
 delta = 1e-5
 """
+
+
+@pytest.fixture(autouse=True)
+def quickly() -> Iterator[None]:
+    with no_pictures():
+        yield
 
 
 def votes(folder: Path, secrets: str, by: str) -> Path:
@@ -158,7 +168,12 @@ LAST = lexfed.Entry("last", lexfed.CLASSIFIER, last)
 FORGETFUL = lexfed.Entry("forgetful", lexfed.CLASSIFIER, forgetful)
 PEEK = lexfed.Entry("peek", lexfed.CLASSIFIER, peek)
 """
-LOCAL = ("privacy.placement=local", "privacy.noise=4.0", "cohort.sampling=fixed")
+LOCAL = (
+    "privacy.placement=local",
+    "privacy.accountant=rdp",
+    "privacy.noise=4.0",
+    "cohort.sampling=fixed",
+)
 
 
 @pytest.fixture
@@ -213,7 +228,7 @@ def test_under_local_noise_each_user_is_counted(secrets: str, leaky: Path, lexfe
 
 def test_a_promise_says_what_lexfed_can_not_check(leaky: Path, lexfed: Lexfed) -> None:
     """A method that reads texts while it is built leaves no trace on any wire."""
-    words = sets("method=leaky:PEEK", *PRIVATE, PUBLIC, "rounds=1", "privacy.accountant=rdp")
+    words = sets("method=leaky:PEEK", *PRIVATE, PUBLIC, "rounds=1")
     note = "'leaky:PEEK', which lexfed can't check, asks users for nothing else"
     result = lexfed("run", leaky, "--out", "a", *words)
     assert result.returncode == 0, result.stderr

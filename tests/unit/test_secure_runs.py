@@ -340,3 +340,69 @@ def test_what_is_wrong_with_such_files_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "peers.json").write_text('{"1": "no key"}')
     with pytest.raises(ConfigError, match="no list of peers"):
         read_peers(tmp_path / "peers.json")
+
+
+# --- word vectors --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def organisations(tmp_path: Path) -> Path:
+    """Four organisations with real text, and a small list."""
+    path = tmp_path / "agreed.toml"
+    path.write_text(
+        """
+name = "agreed"
+rounds = 3
+method = "federated_word2vec"
+[data]
+name = "rotten_tomatoes"
+limit = 800
+clients = 4
+partition = "iid"
+test = 0.05
+test_of = "each"
+[agreement]
+minimum = 5
+memory = 16
+[word2vec]
+dimension = 8
+upload = "fp32"
+baselines = false
+[cohort]
+sampling = "everyone"
+"""
+    )
+    return path
+
+
+def test_word_vectors_add_up_securely_over_rows_that_tell_of_nobody(
+    organisations: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    trust = ("--set", "agreement.trust=nobody")
+    plain = lexfed("run", organisations, "--out", "plain", *trust)
+    assert plain.returncode == 0, plain.stderr
+    losses, ups = {}, {}
+    for rows in ("all", "held", "block"):
+        settings = ("--set", "secure.sums=true", "--set", f"secure.rows={rows}")
+        few = ("--set", "secure.block=200")
+        run = lexfed("run", organisations, "--out", rows, *settings, *few)
+        assert run.returncode == 0, run.stderr
+        losses[rows] = summary(tmp_path / rows)["heldout_loss"]
+        ups[rows] = records(tmp_path / rows)[-1]["bytes_up"]
+    whole = summary(tmp_path / "plain")
+    assert losses["all"] == pytest.approx(whole["heldout_loss"], abs=2e-3)
+    assert losses["held"] == pytest.approx(whole["heldout_loss"], abs=0.05)
+    assert losses["block"] < whole["untrained_heldout_loss"]
+    assert ups["block"] < ups["held"] < ups["all"]
+    assert records(tmp_path / "plain")[-1]["bytes_up"] < ups["all"]
+
+
+def test_with_secure_sums_nobody_is_trusted_with_the_words_either(
+    organisations: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    secure = ("--set", "secure.sums=true")
+    assert configuration.load(organisations, ["secure.sums=true"]).agreement.trust == "nobody"
+    refused = lexfed("run", organisations, "--out", "a", *secure, "--set", "agreement.trust=server")
+    assert refused.returncode == 2
+    assert "set agreement.trust = 'nobody'" in refused.stderr
+    assert not (tmp_path / "a").exists()

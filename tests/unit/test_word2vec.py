@@ -428,8 +428,9 @@ def test_divergence_is_reported_and_the_last_good_round_stays(
         str(tmp_path / "run"),
         *(w for s in settings for w in ("--set", s)),
     )
-    assert out.returncode == 0, out.stderr
-    assert "diverged: most updates were no numbers of an ordinary size" in out.stdout
+    assert out.returncode == 2
+    assert "diverged: most updates were no numbers of an ordinary size" in out.stderr
+    assert len(out.stderr.strip().splitlines()) == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["stopped"] == "diverged"
     assert "word2vec.lr" in summary["reason"]
