@@ -109,7 +109,9 @@ def test_a_file_that_can_not_be_read_is_one_line_without_its_text(
     name: str, content: bytes, line: str, tiny: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    result = lexfed("run", tiny, "--out", "a", "--set", f"data.name={tmp_path / name}")
+    settings = (f"data.name={tmp_path / name}", "data.classes=none")
+    words = [word for setting in settings for word in ("--set", setting)]
+    result = lexfed("run", tiny, "--out", "a", *words)
     assert result.returncode == 2
     assert line in result.stderr
     assert SECRET not in result.stderr + result.stdout
