@@ -33,8 +33,8 @@ class Data:
     test: float = 0.2
     # each: every client holds out this share of its own texts instead
     test_of: Literal["all", "each"] = "all"
-    # with [privacy], where a client is a user: its texts are held out, and users drawn, whoever else
-    # is there; or from all of them together, as before this key was, which costs a promise
+    # with [privacy], where a client is a user: its texts are held out, and users drawn, whoever
+    # else is there; or from all of them together, as before this key was, which costs a promise
     splits: Literal["apart", "together"] = "apart"
     # source: texts that name none; share: evenly among the clients
     sourceless: Literal["drop", "share"] = "drop"
