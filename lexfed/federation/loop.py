@@ -150,7 +150,7 @@ class Books:
             steps = {(verb.name, int(message.meta["step"])) for message in requests.values()}
             self.releases += len(steps - self.lists)
             self.lists |= steps
-        elif self.local:
+        elif self.local and verb.moves:
             self.users += len(requests)
         else:
             self.releases += 1

@@ -47,6 +47,7 @@ def of(path: Path, settings: Sequence[str] = ()) -> Account:
     if not directory.config_file.is_file():
         raise ConfigError(f"{path} is not a run directory (no config.toml)")
     state = checkpoint.load(directory.checkpoint).state
+    directory.check_ledger(state)
     title = f"{path}, after {state.round} rounds"
     return _of(assemble(directory.config()), (state.ledger, state.forks), title)
 

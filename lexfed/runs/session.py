@@ -148,7 +148,8 @@ class Server:
         if promise is None:
             return None
         mechanism = promise.mechanism
-        return Books(mechanism.options.placement == "local", mechanism.ahead, self.state)
+        own_noise = mechanism.options.placement in ("local", "distributed")
+        return Books(own_noise, mechanism.ahead, self.state)
 
     def _good(self, after: "ServerState | DivergedError | BudgetSpent") -> ServerState | None:
         """The state, if training goes on from it; None: it ends here."""
