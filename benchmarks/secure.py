@@ -91,7 +91,7 @@ def measured(clients: int, options: Secure, folder: Path, leave: bool) -> dict[s
 
     federation = gated(Federation(range(clients), ask, plain(ask)))
     if options.sums:
-        federation = secured(federation, options)
+        federation = secured(federation, options, pinned.get)
     meta = {"step": 1, "ask": 0, "round": 0, "most_texts": 100}
     request = Message({"model/w": torch.zeros(PARAMETERS)}, meta)
     requests = dict.fromkeys(range(clients), request)

@@ -148,7 +148,11 @@ def act(about: Mapping[str, Any], assembly: Assembly) -> list[Scene]:
     heard: list[Recorded] = []
     with tempfile.TemporaryDirectory() as folder:
         site = site_of(assembly, Store(Path(folder)))
-        listen = partial(secure_view.listened, config.secure) if config.secure.sums else listened
+        listen = (
+            partial(secure_view.listened, config.secure, site.population.pinned)
+            if config.secure.sums
+            else listened
+        )
         federation = _asked(config, listen(simulate(site), heard))
         server = assembly.method.server(
             federation, derive(root(config.seed), "server"), ServerState()

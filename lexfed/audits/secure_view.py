@@ -14,7 +14,7 @@ from lexfed.federation import Federation, Requests, Sum, tapped
 from lexfed.secure import ring
 from lexfed.secure.member import inner
 from lexfed.secure.secure_options import Secure
-from lexfed.secure.secure_sum import secured
+from lexfed.secure.secure_sum import Known, secured
 from lexfed.secure.secure_verbs import exchanges
 from lexfed.wire import ClientId, Message, Verb, below, pack
 
@@ -27,14 +27,16 @@ def verbs(assembly: Assembly) -> list[Verb]:
     return own + [four for verb in own if verb.adds_up for four in exchanges(verb)]
 
 
-def listened(options: Secure, federation: Federation, heard: list[Recorded]) -> Federation:
+def listened(
+    options: Secure, known: Known, federation: Federation, heard: list[Recorded]
+) -> Federation:
     """A tap on the exchanges, and on the sums that come of them."""
 
     def note(verb: Verb, client: ClientId, request: Message, reply: Message) -> None:
         heard.append(Recorded(*_clock(request), client, "down", verb, request))
         heard.append(Recorded(*_clock(request), client, "up", verb, reply))
 
-    sums = secured(tapped(federation, up=note), options)
+    sums = secured(tapped(federation, up=note), options, known)
 
     def total(verb: Verb, requests: Requests) -> Sum:
         result = sums.total(verb, requests)

@@ -173,6 +173,12 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
             raise CheckpointError(
                 f"{source} is of other users: with [privacy] they are drawn otherwise than without"
             )
+        newest = checkpoint.load(origin.checkpoint).state.step
+        if origin.config().secure.sums and kept.state.step < newest:
+            raise CheckpointError(
+                f"{source} is older than its run's last secure sum, and no client opens a sum "
+                "twice: fork the run from where it is"
+            )
         if kept.state.round >= assembly.method.rounds:
             raise CheckpointError(
                 f"{source} has {kept.state.round} rounds already: ask for more than that"

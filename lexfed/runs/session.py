@@ -9,6 +9,7 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
     if recorder is not None:
         federation = recorded(federation, recorder)
     if config.secure.sums:
-        sums = secured(federation, config.secure)
+        sums = secured(federation, config.secure, lru_cache(1 << 16)(site.population.pinned))
         sums = recorded_sums(sums, recorder) if recorder is not None else sums
         return remembering(sums, run.directory.checkpoint / "opened")
     rule = rule_of(config.aggregation)

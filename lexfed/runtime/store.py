@@ -17,6 +17,7 @@ from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, fresh
 from lexfed.federation import ClientState
+from lexfed.secure.sessions import OPENED
 from lexfed.wire import ClientId, Message, chunks, decode, encode, read
 
 HELD = "held"  # in a client's file: there is another one, with what it holds
@@ -96,6 +97,11 @@ class Store:
             versions = [version for version in self._versions(client) if version[0] < step]
             if versions:
                 target.save(client, max(versions), self.load(client, (step, 0)))
+            opened = folder / OPENED
+            if opened.exists():  # which sums it helped to open, it never forgets
+                there = target.root / folder.name
+                there.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_atomically(there / OPENED, opened.read_bytes(), OWNER_ONLY)
 
     def _versions(self, client: ClientId) -> Iterator[Clock]:
         folder = self.root / f"{client:08d}"

@@ -28,9 +28,19 @@ from lexfed.secure.dense_rows import spread
 from lexfed.secure.keys import Ring
 from lexfed.secure.secure_options import Secure, own_terms
 from lexfed.secure.secure_verbs import OF, REFUSED, exchanges
-from lexfed.secure.sessions import Session, Sessions, Stage, context_of, digest
+from lexfed.secure.sessions import (
+    Session,
+    Sessions,
+    Stage,
+    announced,
+    bound_to,
+    context_of,
+)
 from lexfed.wire import ClientId, Message, Verb, below, unpack
-from lexfed.wire.verbs import COHORT
+from lexfed.wire.verbs import COHORT, ECHO
+
+MOST = 100_000  # clients of a sum
+UNREAD = bytes(secure_verbs.SHARE_PAIR)
 
 
 @dataclass(frozen=True)
@@ -66,11 +76,12 @@ class Member:
         clients, survivors, threshold = (
             int(str(terms[name])) for name in ("clients", "survivors", "threshold")
         )
-        return clients >= self.options.least and 2 * survivors > clients and threshold > 1
+        enough = self.options.least <= clients <= MOST
+        return enough and 2 * survivors > clients and threshold > 1
 
     def _own(self, terms: Mapping[str, object]) -> bool:
         """No server lowers what this client's own table says of a sum of that many."""
-        told = tuple(int(str(terms[name])) for name in ("survivors", "threshold", "bits"))
+        told = tuple(float(str(terms[n])) for n in ("survivors", "threshold", "bits", "range"))
         return told == own_terms(self.options, int(str(terms["clients"])))
 
     # --- Round 1
@@ -81,7 +92,10 @@ class Member:
             return _refuse(secure_verbs.TURN, state)
         holders = _ids(message.arrays["holders"])
         threshold = int(session.terms["threshold"])
-        if len(holders) < max(threshold, 2) or 2 * threshold <= len(holders):
+        # t of them, and so few that no two groups of t have nobody in common: none opens the one
+        # kind of share while another opens the other
+        few = len(holders) < max(threshold, 2) or 2 * threshold <= len(holders)
+        if few or len(holders) > int(session.terms["clients"]) or min(holders) < 0:
             return _refuse(secure_verbs.TOO_FEW, state)
         public = dict(zip(holders, _rows(message.arrays["keys"]), strict=False))
         signatures = dict(zip(holders, _rows(message.arrays["signatures"]), strict=False))
@@ -90,6 +104,8 @@ class Member:
             return _refuse(secure_verbs.UNSIGNED, state)
         if not all(self._signed(session, v, public[v], signatures[v]) for v in holders):
             return _refuse(secure_verbs.UNSIGNED, state)
+        if threshold == session.terms["survivors"]:  # everybody with everybody: all see one list
+            session = replace(session, context=bound_to(session.context, public))
         self.sessions.save(client.id, replace(session, stage="shares", keys=public))
         return _dealt(session, client.id, public, threshold), state
 
@@ -106,6 +122,8 @@ class Member:
             if session is None:
                 return _refuse(secure_verbs.TURN, state)
             request = inner(message)
+            if announced(verb, request) != session.request:
+                return _refuse(secure_verbs.OTHER, state)
             slots = ring.layout(
                 verb, request, int(session.terms["clients"]), self.options.bits, self.options.range
             )
@@ -129,7 +147,7 @@ class Member:
             own = ring.encode(slots, spread(unpack(reply.arrays), request))
             hidden = _hidden(own, session.own_mask, client.id, seeds)
             self.sessions.save(client.id, replace(session, stage="masked", shares=shares))
-            unread = sum(not share for share in shares.values())
+            unread = sum(share == UNREAD for share in shares.values())
             signed = hidden.view(np.int64 if slots.bits == 64 else np.int32)
             return Message({"masked": torch.from_numpy(signed)}, {"unread": unread}), after
 
@@ -145,10 +163,12 @@ class Member:
         few = len(stayed) < int(session.terms["threshold"]) or client.id not in stayed
         if few or not stayed <= session.shares.keys():
             return _refuse(secure_verbs.TOO_FEW, state)
+        if self.sessions.opened(client.id, session.verb) >= session.clock:
+            return _refuse(secure_verbs.OPENED, state)  # its session came back from a copy
         self.sessions.spend(client.id, session)
         own, key = slice(0, shamir.BYTES), slice(shamir.BYTES, None)
         told = [
-            (pair[own] if peer in stayed else pair[key]) or bytes(shamir.BYTES)
+            pair[own] if peer in stayed else pair[key]
             for peer, pair in sorted(session.shares.items())
         ]
         return Message({"shares": stack(told)}), state
@@ -174,14 +194,30 @@ def securing(handlers: Mapping[Verb, Handler], member: Member) -> dict[Verb, Han
             four = exchanges(verb)
             secured |= {
                 verb: _silent,
-                four.keys: member.keys,
-                four.shares: member.shares,
-                four.masked: member.masked(verb, handler),
-                four.open: member.open,
+                four.keys: _careful(member.keys),
+                four.shares: _careful(member.shares),
+                four.masked: _careful(member.masked(verb, handler)),
+                four.open: _careful(member.open),
             }
         else:
             secured[verb] = _silent if verb.single else handler
     return secured
+
+
+def _careful(handler: Handler) -> Handler:
+    """What is no request of this protocol is refused. (Requests of the right form alone: a fault
+    of the training itself must be heard of.)
+    """
+
+    def handle(message: Message, client: Client, state: ClientState) -> Answer:
+        numbers = ("step", "ask", "clients", "survivors", "threshold", "n", "length")
+        carried = [f"{OF}/{name}" for name in ECHO] if "senders" in message.arrays else []
+        whole = all(type(message.meta[name]) is int for name in numbers if name in message.meta)
+        if not whole or any(name not in message.meta for name in carried):
+            return _refuse(secure_verbs.TURN, state)
+        return handler(message, client, state)
+
+    return handle
 
 
 def _silent(message: Message, client: Client, state: ClientState) -> Answer:
@@ -223,9 +259,8 @@ def _refuse(why: int, state: ClientState) -> Answer:
 
 def _as_announced(session: Session, request: Message, slots: ring.Layout) -> bool:
     clock = int(request.meta["step"]), int(request.meta["ask"])
-    same = digest(request) == session.request if int(session.terms["alike"]) else True
     fits = (slots.length, slots.bits) == (session.terms["length"], session.terms["bits"])
-    return same and fits and clock == session.clock
+    return fits and clock == session.clock
 
 
 def _of_cohort(session: Session, request: Message) -> Message:
@@ -274,11 +309,12 @@ def _sealing_key(session: Session, public: bytes, owner: ClientId, holder: Clien
 def _unsealed(
     session: Session, me: ClientId, sealed: Mapping[ClientId, bytes]
 ) -> dict[ClientId, bytes]:
-    """The pair of shares that each sender sealed for this client; empty: it can't be read."""
+    """The pair of shares that each sender sealed for this client; zeros: it can't be read."""
     pairs: dict[ClientId, bytes] = {}
     for sender, data in sealed.items():
         key = _sealing_key(session, session.keys[sender], sender, me)
-        pairs[sender] = (keys.unseal(key, data, session.context) if key else None) or b""
+        pair = keys.unseal(key, data, session.context) if key is not None else None
+        pairs[sender] = UNREAD if pair is None or len(pair) != len(UNREAD) else pair
     return pairs
 
 

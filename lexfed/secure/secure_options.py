@@ -69,10 +69,10 @@ def graph_of(options: Secure, cohort: Sequence[ClientId]) -> Graph:
     return complete(cohort, survivors(options, len(cohort)))
 
 
-def own_terms(options: Secure, clients: int) -> tuple[int, int, int]:
-    """What a client's own table says of a sum of so many: survivors, threshold, bits."""
+def own_terms(options: Secure, clients: int) -> tuple[float, ...]:
+    """What a client's own table says of a sum of so many: survivors, threshold, bits, range."""
     stay, sparse = survivors(options, clients), _sparse(options, clients)
-    return stay, stay if sparse is None else sparse[1], options.bits
+    return stay, stay if sparse is None else sparse[1], options.bits, options.range
 
 
 def _sparse(options: Secure, clients: int) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ wrong is left out and counted.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -23,15 +23,25 @@ from lexfed.secure import keys, ring, shamir
 from lexfed.secure.dense_rows import gathered
 from lexfed.secure.graph import Graph
 from lexfed.secure.keys import Ring
-from lexfed.secure.member import add_pair, pair_mask, promise_of, proof_of, stack
+from lexfed.secure.member import (
+    add_pair,
+    pair_mask,
+    promise_of,
+    proof_of,
+    signed_text,
+    stack,
+)
 from lexfed.secure.secure_options import Secure, graph_of, survivors
 from lexfed.secure.secure_verbs import OF, PROOF, REFUSALS, REFUSED, Exchanges, exchanges
-from lexfed.secure.sessions import context_of, digest
+from lexfed.secure.sessions import announced, bound_to, context_of
 from lexfed.wire import ClientId, Message, Meta, Verb, size, under
+from lexfed.wire.verbs import TOGETHER
 
 NOT_OPENED = "too few stayed: the sum was not opened"
 WRONG_SHARE, UNREADABLE = "a wrong share", "a sealed share that could not be read"
 WRONG_SECRET = "shares of no secret"
+UNSIGNED = REFUSALS[3]
+Known = Callable[[ClientId], bytes | None]
 
 
 class NotOpenedError(Exception):
@@ -68,6 +78,8 @@ class Protocol:
     needed: int  # how many must stay
     terms: Mapping[str, Meta]
     announced: bytes
+    known: Known  # everybody's public identity; None: unknown
+    bound: bytes = b""
     bill: Bill = field(default_factory=Bill)
 
     @property
@@ -81,15 +93,20 @@ class Protocol:
 
     @property
     def context(self) -> bytes:
+        """What everybody signs; once keys are known, what everybody's secrets are bound to."""
         at = int(self.clock["step"]), int(self.clock["ask"])
-        return context_of(self.terms, at, self.announced)
+        return self.bound or context_of(self.terms, at, self.announced)
 
     def total(self) -> tuple[Params, set[ClientId]]:
         public = self.keys()
-        dealt = self.shares(public)
-        hidden, stayed = self.masked(dealt)
-        shares = self.open(dealt, stayed)
-        return self.unmasked(hidden, stayed, public, dealt, shares), stayed
+        after = self
+        if self.graph.threshold == self.terms["survivors"]:  # everybody with everybody
+            shown = {client: both for client, (both, _) in public.items()}
+            after = replace(self, bound=bound_to(self.context, shown))
+        dealt = after.shares(public)
+        hidden, stayed = after.masked(dealt)
+        shares = after.open(dealt, stayed)
+        return after.unmasked(hidden, stayed, public, dealt, shares), stayed
 
     def exchange(
         self, verb: Verb, requests: Requests, needed: int
@@ -112,12 +129,20 @@ class Protocol:
         """U1: two public keys of each, and its signature."""
         message = Message(meta={**self.clock, **self.terms}, blobs={"request": self.announced})
         asked = dict.fromkeys(self.requests, message)
-        return {
-            client: (reply.blobs["keys"], reply.blobs["signature"])
-            for client, reply in self.exchange(self.exchanges.keys, asked, self.needed)
-            if len(reply.blobs["keys"]) == 2 * keys.KEY
-            and len(reply.blobs["signature"]) == keys.SIGNATURE
-        }
+        found: dict[ClientId, tuple[bytes, bytes]] = {}
+        for client, reply in self.exchange(self.exchanges.keys, asked, self.needed):
+            both, signature = reply.blobs["keys"], reply.blobs["signature"]
+            identity = self.known(client)
+            text = signed_text(self.context, client, both)
+            if len(both) != 2 * keys.KEY or len(signature) != keys.SIGNATURE:
+                self.bill.refused[UNSIGNED] += 1
+            elif identity is None or not keys.signed(identity, signature, text):
+                self.bill.refused[UNSIGNED] += 1  # its peers would refuse the whole sum
+            else:
+                found[client] = (both, signature)
+        if len(found) < self.needed:
+            raise NotOpenedError
+        return found
 
     def shares(self, public: Mapping[ClientId, tuple[bytes, bytes]]) -> dict[ClientId, Dealt]:
         """U2: what each dealt to its neighbours."""
@@ -204,7 +229,7 @@ class Protocol:
                 proof = dealt[owner].proofs[holder][start : start + PROOF]
                 if proof_of(self.context, owner, holder, share, kind) == proof:
                     shares[owner][holder] = share
-                else:
+                elif any(share):  # one that could not be read was counted before
                     self.bill.refused[WRONG_SHARE] += 1
         return shares
 
@@ -257,13 +282,15 @@ class Protocol:
         return tuple(peer for peer in self.graph.neighbours[client] if peer in clients)
 
 
-def secure(ask: Ask, options: Secure) -> Total:
-    """A sum of which the server learns nothing but the sum."""
+def secure(ask: Ask, options: Secure, known: Known) -> Total:
+    """A sum of which the server learns nothing but the sum. It knows everybody's public identity,
+    as all clients do.
+    """
 
     def total(verb: Verb, requests: Requests) -> Sum:
         if not requests:
             return Sum()
-        protocol = _protocol(ask, options, verb, requests)
+        protocol = _protocol(ask, options, known, verb, requests)
         update: Params = {}
         members: set[ClientId] = set()
         try:
@@ -282,7 +309,7 @@ def secure(ask: Ask, options: Secure) -> Total:
     return total
 
 
-def secured(federation: Federation, options: Secure) -> Federation:
+def secured(federation: Federation, options: Secure, known: Known) -> Federation:
     """Nothing but sums. What tells of no text is asked of each."""
 
     def ask(verb: Verb, requests: Requests) -> Replies:
@@ -293,13 +320,17 @@ def secured(federation: Federation, options: Secure) -> Federation:
             )
         return federation.ask(verb, requests)
 
-    total = secure(federation.ask, options)
+    total = secure(federation.ask, options, known)
     return replace(federation, ask=ask, total=total, sums_only=True)
 
 
-def _protocol(ask: Ask, options: Secure, verb: Verb, requests: Requests) -> Protocol:
+def _protocol(ask: Ask, options: Secure, known: Known, verb: Verb, requests: Requests) -> Protocol:
     one = next(iter(requests.values()))
-    alike = all(message is one for message in requests.values())
+    if not verb.unlike and any(message is not one for message in requests.values()):
+        raise ConfigError(
+            f"requests of '{verb.name}' differ from client to client, and its verb does not say so "
+            "(unlike=True): under masks all must be sent the same"
+        )
     slots = ring.layout(verb, one, len(requests), options.bits, options.range)
     graph, needed = graph_of(options, list(requests)), survivors(options, len(requests))
     terms: dict[str, Meta] = {
@@ -309,7 +340,8 @@ def _protocol(ask: Ask, options: Secure, verb: Verb, requests: Requests) -> Prot
         "threshold": graph.threshold,
         "length": slots.length,
         "bits": slots.bits,
-        "alike": int(alike),
+        "range": options.range,
     }
-    announced = digest(one) if alike else digest(Message())
-    return Protocol(ask, verb, requests, slots, graph, needed, terms, announced)
+    # of a second sum of the same: all, or none
+    needed = len(requests) if TOGETHER in one.meta else needed
+    return Protocol(ask, verb, requests, slots, graph, needed, terms, announced(verb, one), known)

@@ -40,7 +40,7 @@ SEALED = SHARE_PAIR + keys.TAG
 PROOF = 32  # bytes of a digest
 
 # what everybody in the sum must have been told alike
-TERMS = ("verb", "clients", "survivors", "threshold", "length", "bits", "alike")
+TERMS = ("verb", "clients", "survivors", "threshold", "length", "bits", "range")
 
 _NO = {REFUSED: Array(low=0, high=len(REFUSALS) - 1)}
 

@@ -20,7 +20,7 @@ from lexfed.core.errors import CheckpointError, WireError
 from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
 from lexfed.core.seeds import Seed, fresh
 from lexfed.secure.secure_verbs import TERMS
-from lexfed.wire import ClientId, Message, Meta, decode, encode
+from lexfed.wire import ClientId, Message, Meta, Verb, decode, encode
 
 Clock = tuple[int, int]
 Stage = Literal["keys", "shares", "masked"]
@@ -38,6 +38,24 @@ def digest(message: Message) -> bytes:
     hashed.update(json.dumps(sorted(message.meta.items())).encode())
     for name, blob in sorted(message.blobs.items()):
         hashed.update(f"{name} {len(blob)}\0".encode() + blob)
+    return hashed.digest()
+
+
+def announced(verb: Verb, request: Message) -> bytes:
+    """What all clients of a sum must have been sent alike: the whole request; where each is sent
+    what it lacks, all but that.
+    """
+    if not verb.unlike:
+        return digest(request)
+    arrays = {name: value for name, value in request.arrays.items() if name.startswith("only/")}
+    return digest(Message(arrays, {n: v for n, v in request.meta.items() if n != "since"}))
+
+
+def bound_to(context: bytes, public: Mapping[ClientId, bytes]) -> bytes:
+    """The context of who has seen these keys: with who was shown others, no secret is shared."""
+    hashed = blake2b(context, digest_size=32)
+    for client, own in sorted(public.items()):
+        hashed.update(client.to_bytes(8, "big") + own)
     return hashed.digest()
 
 

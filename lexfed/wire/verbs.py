@@ -29,6 +29,8 @@ BOUND = ("clip", "limit", "grid", FORK)
 # how many clients a secure sum is of. No request says it: a client puts it into the request that
 # it answers, from the terms that everybody in the sum has signed
 COHORT = "clients"
+# a second sum of what was summed before: of the very same clients, or it is not opened
+TOGETHER = "together"
 
 # What a number of a reply is at most, unless its verb says otherwise: the sum of thirty thousand
 # such integers is exact, that of as many floats is a number.
@@ -119,6 +121,8 @@ class Verb:
     phase: bool = False  # one of several exchanges that make a sum
     # answered by each client for itself also where sums are secure: what it says hides itself
     apart: bool = False
+    # each client is sent what it lacks, so that requests differ (`since`, rows); else a broadcast
+    unlike: bool = False
 
     def form(self, direction: Direction) -> Form:
         return self.down if direction == "down" else self.up

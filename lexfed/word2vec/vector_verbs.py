@@ -8,7 +8,7 @@ import torch
 
 from lexfed.learning.training_verbs import FIGURE
 from lexfed.wire import Array, Form, Verb
-from lexfed.wire.verbs import ANY, CLOCK, NUMBER
+from lexfed.wire.verbs import ANY, CLOCK, NUMBER, TOGETHER
 
 # rows that changed since which version, and the shape of their table
 _ROWS = ("since", "version", "rows", "width")
@@ -34,7 +34,7 @@ VOCABULARY = Verb(
     prepares=True,
 )
 # where sums are secure, everybody sends the same rows: all, or only these
-_TRAINS = Form({"rows/": ANY, "only/": ANY}, (*CLOCK, *_ROWS, "most_pairs"))
+_TRAINS = Form({"rows/": ANY, "only/": ANY}, (*CLOCK, *_ROWS, "most_pairs", TOGETHER))
 SKIPGRAM = Verb(
     "skipgram",
     down=_TRAINS,
@@ -47,6 +47,7 @@ SKIPGRAM = Verb(
         },
         needs=(("weight", "loss", "nodes"),),
     ),
+    unlike=True,
 )
 # which rows would be moved, for a secure sum of it
 _TOUCHED = Array((torch.int64,), ("rows",), low=0, high=1)
@@ -54,6 +55,7 @@ TOUCH = Verb(
     "touch",
     down=_TRAINS,
     up=Form({"input": _TOUCHED, "output": _TOUCHED}, needs=(("input", "output"),)),
+    unlike=True,
 )
 # who lacks more than the rows it was sent says which version it holds, and is asked again
 EVALUATE = Verb(
@@ -65,4 +67,5 @@ EVALUATE = Verb(
         needs=(("heldout_loss", "pairs"), ("version",)),
     ),
     kind="figures",
+    unlike=True,
 )

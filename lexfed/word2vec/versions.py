@@ -11,6 +11,7 @@ from lexfed.privacy.mechanism import dense
 from lexfed.secure.dense_rows import ONLY
 from lexfed.secure.secure_options import Secure
 from lexfed.wire import ClientId, Message, pack, under
+from lexfed.wire.verbs import TOGETHER
 from lexfed.word2vec.replica import VOCABULARY as LIST
 from lexfed.word2vec.row_rules import VERSION as NOW
 from lexfed.word2vec.row_rules import changed_since
@@ -47,6 +48,7 @@ def _restricted(
     """The same requests, for the rows that everybody sends: they do not hang on any one's text."""
     if secure.rows == "all" or not asked:
         return asked
+    members = set(asked)
     if secure.rows == "block":
         # frequent words and rare ones in every block: the list is in order of frequency
         height = len(state.params[INPUT])
@@ -54,7 +56,8 @@ def _restricted(
         ids = torch.arange(state.round % blocks, height, blocks)
         only = dict.fromkeys(state.params, ids)
     else:
-        touched = federation.total(TOUCH, asked).update
+        total = federation.total(TOUCH, asked)
+        touched, members = total.update, set(total.members)
         only = {
             name: torch.nonzero(dense(touched[name]) >= secure.held_by).flatten()
             for name in state.params
@@ -63,11 +66,17 @@ def _restricted(
         if not only:  # the sum was not opened
             return {}
     known = {id(message): message for message in asked.values()}
+    # who is in the one sum and not in the other would be told by their difference
+    again = {TOGETHER: 1} if secure.rows == "held" else {}
     limited = {
-        key: replace(message, arrays={**message.arrays, **under(ONLY, only)})
+        key: replace(
+            message,
+            arrays={**message.arrays, **under(ONLY, only)},
+            meta={**message.meta, **again},
+        )
         for key, message in known.items()
     }
-    return {client: limited[id(message)] for client, message in asked.items()}
+    return {client: limited[id(message)] for client, message in asked.items() if client in members}
 
 
 def versions_of(

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import BAD, GOOD, ROOT, needs_data
 
 TEXTS_EACH = 2
@@ -32,6 +34,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 
 @needs_data
+@pytest.mark.slow
 def test_a_thousand_private_tables_over_a_public_one_fit_in_600_mb(tmp_path: Path) -> None:
     """1,000 clients with the 100k x 100 vectors train and are scored."""
     settings = {

@@ -149,7 +149,8 @@ def test_one_sentence_is_read_from_minilm(lexfed: Lexfed, tiny: Path) -> None:
 
 def scene(name: str, *settings: str) -> Any:
     config = configuration.load(QUICK_SCENES[name], settings)
-    return act({"sentences": None}, assemble(config))
+    (only,) = act({"sentences": None}, assemble(config))
+    return only
 
 
 def test_rows_of_word_vectors_are_the_words_of_an_organisation() -> None:

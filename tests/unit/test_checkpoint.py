@@ -79,7 +79,7 @@ def another_format(folder: Path) -> None:
 
 def another_ledger_format(folder: Path) -> None:
     path = folder / "state.json"
-    path.write_text(path.read_text().replace('"ledger_format": 2', '"ledger_format": 99'))
+    path.write_text(path.read_text().replace('"ledger_format": 3', '"ledger_format": 99'))
 
 
 def another_ledger(folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_is_not_what_was_written_is_refused(damage: object, tmp_path: Path)
 def test_what_was_written_before_the_ledger_had_a_format_is_read(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, Checkpoint(STATE))
     path = tmp_path / "state.json"
-    path.write_text(path.read_text().replace('  "ledger_format": 2,\n', ""))
+    path.write_text(path.read_text().replace('  "ledger_format": 3,\n', ""))
     assert "ledger_format" not in path.read_text()
     assert flat(checkpoint.load(tmp_path).state) == flat(STATE)
 

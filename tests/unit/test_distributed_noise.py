@@ -107,7 +107,7 @@ class Room:
         def never(verb: Verb, requests: Requests) -> Sum:
             raise AssertionError("a plain sum")
 
-        return secured(gated(Federation(list(self.deltas), ask, never)), self.options)
+        return secured(gated(Federation(list(self.deltas), ask, never)), self.options, pinned)
 
     def total(self, step: int = 1, **told: float) -> Sum:
         model = {
@@ -518,8 +518,8 @@ def test_a_plan_has_noise_in_shares_between_the_servers_and_everybodys_own() -> 
 
 
 def test_a_run_of_it(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    few = "evaluation.clients=3"
-    setting = sets(*DISTRIBUTED, PUBLIC, "rounds=3", "cohort.size=4", few)
+    few = ("evaluation.clients=3", "data.classes=2")
+    setting = sets(*DISTRIBUTED, PUBLIC, "rounds=3", "cohort.size=4", *few)
     refused = lexfed("run", tiny, "--out", "no", *setting, *sets("secure.sums=false"))
     assert refused.returncode == 2
     assert "set secure.sums = true" in refused.stderr

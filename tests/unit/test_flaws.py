@@ -213,7 +213,7 @@ def test_a_plain_mean_can_be_moved_by_ten_million_a_number_and_no_further() -> N
     for move, reason in ((1e7, None), (1.001e7, "'delta/' is out of its range")):
         for sign in (1, -1):
             lie = trained(delta_w=torch.full((2, 3), sign * move))
-            assert flaw(TRAIN, PLAIN, Message(lie)) == reason
+            assert flaw(TRAIN, PLAIN, echoing(PLAIN, Message(lie))) == reason
 
 
 TABLE = Message(
@@ -225,7 +225,7 @@ TABLE = Message(
 def moved_row(value: float, pairs: int) -> Message:
     row = Rows(torch.tensor([2]), torch.full((1, 4), value), counts=torch.tensor([pairs]))
     figures = {name: torch.tensor(1.0) for name in ("weight", "loss", "nodes")}
-    return Message(pack({"delta/input": row, **figures}))
+    return echoing(TABLE, Message(pack({"delta/input": row, **figures})))
 
 
 def test_a_row_of_word_vectors_can_be_moved_by_forty_a_number_and_no_further() -> None:

@@ -43,7 +43,7 @@ from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runs import agreement_alone as agreeing
 from lexfed.vocabulary.splitting import words
-from lexfed.wire import ClientId, Message, Verb, pack, read, unpack
+from lexfed.wire import ClientId, Message, Verb, echoing, pack, read, unpack
 from tests.conftest import Lexfed, hand_made
 
 # --- a small federation on real text -------------------------------------------------------------
@@ -99,7 +99,9 @@ def asking(malice: Malice) -> Ask:
     def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
         for client, message in requests.items():
             handler = corrupted(train, verb, malice, people.classes) if client in bad else train
-            yield client, handler(message, people.client(client), ClientState())[0]
+            reply, _ = handler(message, people.client(client), ClientState())
+            assert reply is not None
+            yield client, echoing(message, reply)
 
     return ask
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,21 @@ import torch
 from safetensors.torch import load_file
 
 from lexfed.audits.cells import of_config
+from lexfed.core.errors import PrivacyError
+from lexfed.corpus.population import Client
 from lexfed.experiment import config as configuration
+from lexfed.experiment.assembly import assemble
+from lexfed.federation import Answer, ClientState
 from lexfed.records import checkpoint
+from lexfed.runtime.simulation import simulate, site_of
+from lexfed.runtime.store import Store
 from lexfed.secure.graph import CORRECTNESS, SECURITY, complete, degree, harary
 from lexfed.secure.identity import read_identity, read_peers, write_identity, write_peers
 from lexfed.secure.keys import public_identity, sign, signed
 from lexfed.secure.remembered import Remembered
-from lexfed.secure.secure_sum import NOT_OPENED
+from lexfed.secure.secure_sum import NOT_OPENED, secured
 from lexfed.secure.sessions import Sessions
+from lexfed.wire import Message
 from tests.conftest import ROOT, Lexfed, lexfed_process
 from tests.unit.test_tokenizer_for_free import folder  # noqa: F401
 
@@ -139,6 +147,43 @@ def test_what_can_not_be_is_refused_in_one_line(
     assert not (tmp_path / "a").exists()
 
 
+def test_a_fork_opens_no_sum_again(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    """Of one clock and one model, two sums of other cohorts would tell a single client."""
+    keep = ("--set", "keep=[1]", "--set", "cohort.size=4")
+    assert lexfed("run", tiny, "--out", "a", *SECURE, *keep).returncode == 0
+    more = ("--set", "rounds=5", "--set", "cohort.size=5")
+    old = lexfed("run", tiny, "--from", "a/kept/000001", "--out", "b", *SECURE, *more)
+    assert old.returncode == 2
+    assert "no client opens a sum twice" in old.stderr
+    assert lexfed("run", tiny, "--from", "a", "--out", "c", *SECURE, *more).returncode == 0
+    assert [line["refused"] for line in records(tmp_path / "c")] == [{}] * 5
+    opened = Sessions(tmp_path / "c/checkpoint/clients")
+    assert max(opened.opened(client, "train")[0] for client in range(6)) > 3
+
+
+def test_the_gate_sees_what_masks_will_hide(tiny: Path) -> None:
+    """A method of one's own that sends a private table is stopped before it is masked."""
+    config = configuration.load(
+        tiny, ["method=fedevocab", "secure.sums=true", "evaluation.clients=3"]
+    )
+    assembly = assemble(config)
+    (train,) = (verb for verb in assembly.method.client if verb.moves)
+
+    def leak(message: Message, client: Client, state: ClientState) -> Answer:
+        table = {"delta/embedding.weight": torch.zeros(2, 4), "weight": torch.tensor(1.0)}
+        return Message(table), state
+
+    bad = replace(assembly.method, client={**assembly.method.client, train: leak})
+    site = site_of(replace(assembly, method=bad), Store(tiny.parent / "clients"))
+    federation = secured(simulate(site), config.secure, site.population.pinned)
+    model = Message(
+        {"model/embedding.weight": torch.zeros(2, 4)},
+        {"step": 1, "ask": 0, "round": 0, "most_texts": 10},
+    )
+    with pytest.raises(PrivacyError, match="nothing was sent"):
+        federation.total(train, dict.fromkeys(range(4), model))
+
+
 # --- what is on the wire -------------------------------------------------------------------------
 
 
@@ -244,7 +289,6 @@ def test_kills_never_open_a_sum_twice_and_lose_nothing(
 def test_an_opened_sum_is_found_again_for_the_same_question_alone(tmp_path: Path) -> None:
     from lexfed.federation import Sum
     from lexfed.learning.training_verbs import TRAIN
-    from lexfed.wire import Message
 
     memory = Remembered(tmp_path / "opened")
     clock = {"step": 4, "ask": 0, "round": 3}

@@ -36,6 +36,7 @@ PRIVATE = (
     "privacy.placement=central",
     "privacy.noise=2.0",
     "privacy.accountant=rdp",
+    "data.classes=2",
     "vocabulary.corpus=rotten_tomatoes",  # the users' own words would take the promise away
 )
 
