@@ -98,7 +98,9 @@ def test_kills_leave_no_trace(
         "--record-wire",
         wire,
     )
-    for number in range(kills):
+    for number in range(12):
+        if number >= kills and inside:  # on a busy machine a kill may miss every round
+            break
         process = run_into_a_round(run, (*arguments, "--workers", number % 3), tmp_path)
         time.sleep(rng.uniform(0, 0.15))
         assert process.poll() is None, "it ended before it could be killed"
