@@ -105,6 +105,7 @@ def run(clients: int, folder: Path) -> tuple[float, float]:
     return memory, min(record["seconds"] for record in records)
 
 
+@pytest.mark.slow
 def test_ten_thousand_clients_cost_what_a_thousand_cost(tmp_path: Path) -> None:
     memory_1k, seconds_1k = run(1_000, tmp_path)
     memory_10k, seconds_10k = run(10_000, tmp_path)
