@@ -25,7 +25,7 @@ TABLE = ROOT / "benchmarks" / "old_breaks.md"
 
 # What can't be repaired by code is said: the break, and where docs/threat-model.md says so.
 SAID = {
-    "a restored backup rolls the ledger back": "Who restores an old copy of a run's checkpoint",
+    "a restored backup rolls the ledger back": "who restores an old copy of a whole run directory",
     "cohort sizes of each round are written down exactly": "they count who took part exactly",
 }
 
