@@ -137,8 +137,9 @@ def table(rows: list[dict[str, float]]) -> str:
         "# What a secure sum costs",
         "",
         "An update of 1.4 million parameters; one client in ten leaves. CPU seconds of the client",
-        "that needs most, and of the server. Bytes are a mean over clients, all exchanges together;",
-        "who leaves sends little, so who stays sends 2.0 times the plain bytes (1.0 with 32 bits).",
+        "that needs most, and of the server. Bytes are a mean over clients, all exchanges",
+        "together; who leaves sends little, so who stays sends 2.0 times the plain bytes (1.0 with",
+        "32 bits).",
         "`python benchmarks/secure.py` makes this table.",
         "",
         "| clients | sum | neighbours | up | of plain | down | client CPU s | server CPU s "
