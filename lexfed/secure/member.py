@@ -56,7 +56,7 @@ class Member:
     def keys(self, message: Message, client: Client, state: ClientState) -> Answer:
         terms = {name: message.meta[name] for name in secure_verbs.TERMS}
         clock = int(message.meta["step"]), int(message.meta["ask"])
-        if not self._large_enough(terms):
+        if not self.options.least <= int(terms["clients"]) <= MOST:
             return _refuse(secure_verbs.TOO_FEW, state)
         if not self._own(terms):
             return _refuse(secure_verbs.TERMS_DIFFER, state)
@@ -71,13 +71,6 @@ class Member:
         signature = keys.sign(self.identity(client), about)
         self.sessions.save(client.id, session)
         return Message(blobs={"keys": public, "signature": signature}), state
-
-    def _large_enough(self, terms: Mapping[str, object]) -> bool:
-        clients, survivors, threshold = (
-            int(str(terms[name])) for name in ("clients", "survivors", "threshold")
-        )
-        enough = self.options.least <= clients <= MOST
-        return enough and 2 * survivors > clients and threshold > 1
 
     def _own(self, terms: Mapping[str, object]) -> bool:
         """No server lowers what this client's own table says of a sum of that many."""

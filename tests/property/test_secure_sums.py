@@ -481,21 +481,27 @@ def test_clients_that_were_shown_different_lists_share_no_secret(tmp_path: Path)
 
 
 def test_more_holders_than_clients_are_refused(tmp_path: Path) -> None:
-    """Two groups of t that have nobody in common would open both kinds of share."""
-
-    def down(verb: Verb, number: ClientId, request: Message) -> Message:
-        if verb is not KEYS:
-            return request
-        options = Secure(sums=True)
-        terms = {
-            "clients": 8,
-            "survivors": survivors(options, 8),
-            "threshold": survivors(options, 8),
+    """All are told of a sum of eight, and shown ten: two groups of t could have nobody in common,
+    and open both kinds of share. Eight of the ten are what was said.
+    """
+    cohort = Cohort(tmp_path, of(10))
+    clock, stay = {"step": 1, "ask": 0, "round": 0}, survivors(cohort.options, 8)
+    terms = {"verb": "train", "clients": 8, "survivors": stay, "threshold": stay, "length": 9}
+    told = {**clock, **terms, "bits": 64, "range": cohort.options.range}
+    hello = Message(meta=told, blobs={"request": bytes(32)})
+    said = dict(cohort.federation.ask(KEYS, dict.fromkeys(cohort.replies, hello)))
+    assert len(said) == 10
+    for shown in (10, 8):
+        some = sorted(said)[:shown]
+        columns = {
+            name: torch.stack(
+                [torch.frombuffer(bytearray(said[v].blobs[blob]), dtype=torch.uint8) for v in some]
+            )
+            for name, blob in (("keys", "keys"), ("signatures", "signature"))
         }
-        return replace(request, meta={**request.meta, **terms})
-
-    total = meddled(tmp_path, down=down)
-    assert total.update == {}
+        request = Message({"holders": torch.tensor(some), **columns}, {**clock, "n": shown})
+        replies = dict(cohort.federation.ask(SHARES, dict.fromkeys(some, request)))
+        assert {"refused" in reply.meta for reply in replies.values()} == {shown == 10}
 
 
 def test_requests_that_differ_are_refused_unless_the_verb_says_so(tmp_path: Path) -> None:
