@@ -546,7 +546,8 @@ def test_a_run_of_it(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_workers_make_the_same_bits(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
-    setting = sets(*DISTRIBUTED, PUBLIC, "rounds=2", "cohort.size=4")
+    few = "evaluation.clients=3"
+    setting = sets(*DISTRIBUTED, PUBLIC, "rounds=2", "cohort.size=4", few)
     for workers in (0, 2):
         run = lexfed("run", tiny, "--out", f"w{workers}", "--workers", workers, *setting)
         assert run.returncode == 0, run.stderr
