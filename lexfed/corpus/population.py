@@ -137,6 +137,7 @@ class Population:
     # what the clients are called, where they are sources or users; for who runs the simulation: a
     # client does not know it, and it is in no message
     names: tuple[str, ...] = ()
+    here: bool = True  # the texts of all clients; in a deployment each organisation has its own
 
     def __len__(self) -> int:
         return len(self.starts) - 1 - self.unseen
@@ -176,7 +177,11 @@ class Population:
     def identity_of(self, client: int) -> Seed:
         return derive(self.secret_of(client), "identity")
 
-    def pinned(self, client: int) -> bytes:
+    @property
+    def common_secret(self) -> Seed:
+        return derive(self.secret, "common")
+
+    def pinned(self, client: int) -> bytes | None:
         """The public identity of anybody: in a simulation all know all."""
         return public_identity(self.identity_of(client))
 
@@ -192,7 +197,7 @@ class Population:
             self.common_test,
             self.secret_of(client),
             test,
-            derive(self.secret, "common"),
+            self.common_secret,
             self.identity_of(client),
             self.pinned,
         )

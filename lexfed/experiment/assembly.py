@@ -15,11 +15,14 @@ from lexfed.experiment.config import Config
 from lexfed.experiment.promised import promised
 from lexfed.experiment.reads import of_kind
 from lexfed.federation import Entry, Layer, Method
+from lexfed.federation.sampling import build as sampler_of
 from lexfed.layers.malice import malice
 from lexfed.layers.minimum_text import counting, minimum_text
 from lexfed.layers.mishaps import mishaps
 from lexfed.layers.self_audit import OFF, self_audit
 from lexfed.models import registry
+from lexfed.privacy.accounting import Ledger
+from lexfed.privacy.mechanism import UNPAID, Account
 from lexfed.privacy.promise import Promise
 from lexfed.vocabulary.word import Tokenizer
 
@@ -51,6 +54,16 @@ class Assembly:
         """
         return self.promise is None or self.config.secrets == "seed"
 
+    def planned(self) -> Ledger:
+        """What the whole run will have charged, as its method says: of local noise, at most."""
+        users = len(self.population)
+        if self.method.planned is not None:
+            return self.method.planned()
+        alone = self.entry.has("alone")
+        expected = users if alone else sampler_of(self.config.cohort, users).expected_size(users)
+        payer: Account = getattr(self.parts, "account", UNPAID)
+        return payer.plan((), expected, users, self.method.rounds)
+
 
 def liars(config: Config, people: Population) -> Sequence[Layer]:
     """What a simulation puts around its clients: some lie. It hangs from the clients' secret, as
@@ -64,15 +77,17 @@ def chance(config: Config, people: Population) -> Sequence[Layer]:
     return [mishaps(config.cohort, people.secret)]
 
 
-def assemble(config: Config) -> Assembly:
+def assemble(config: Config, people: Population | None = None) -> Assembly:
+    """`people`: the clients as a party of a deployment knows them; default: all of them, here."""
     entry = config.entry
     _check(config, entry)
-    people = population.build(
-        config.data,
-        derive(root(config.seed), "data"),
-        labels=entry.kind.labels,
-        apart=config.apart,
-    )
+    if people is None:
+        people = population.build(
+            config.data,
+            derive(root(config.seed), "data"),
+            labels=entry.kind.labels,
+            apart=config.apart,
+        )
     parts = entry.kind.parts(config, people, entry)
     if config.self_audit != OFF:
         parts = replace(parts, layer=self_audit(config.self_audit))

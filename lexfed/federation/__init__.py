@@ -29,6 +29,7 @@ from lexfed.federation.sums import (
     Total,
     add_replies,
     add_up,
+    at_once,
     blocks,
     gated,
     plain,
@@ -40,7 +41,7 @@ from lexfed.federation.sums import (
 __all__ = [
     "Answer", "Ask", "ClientState", "Entry", "Federation", "Handler", "Kind", "Layer", "Method",
     "Replies", "Requests", "Rounds", "ServerProgram", "ServerState", "Steps", "Study", "Sum",
-    "Total", "add_replies", "add_up", "blocks", "broadcast", "clock", "fork_of", "gated",
+    "Total", "add_replies", "add_up", "at_once", "blocks", "broadcast", "clock", "fork_of", "gated",
     "of_fork", "once", "paid_ahead_by", "paid_by", "plain", "request", "robust", "ruled", "sound",
     "tapped",
 ]  # fmt: skip

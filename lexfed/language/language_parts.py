@@ -73,7 +73,7 @@ class LanguageParts:
 
 
 def parts(tables: Tables, people: Population, entry: Entry) -> LanguageParts:
-    if people.unseen == 0:
+    if people.here and people.unseen == 0:
         raise ConfigError(
             "a language model is scored on users who never train: set data.unseen above 0"
         )

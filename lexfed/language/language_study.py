@@ -14,7 +14,7 @@ from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
 from lexfed.core.seeds import derive
 from lexfed.corpus.population import Population
 from lexfed.federation import Federation, ServerState, request
-from lexfed.language.language_task import TOKENIZER, tokenizer_of, with_tokenizer
+from lexfed.language.language_task import OWN, TOKENIZER, tokenizer_of, with_tokenizer
 from lexfed.learning.evaluation import Evaluation
 from lexfed.learning.training_verbs import EVALUATE_LANGUAGE
 from lexfed.metrics.perplexity import (
@@ -53,7 +53,7 @@ class LanguageStudy:
 
     def score(self, federation: Federation, state: ServerState, last: bool) -> Mapping[str, Any]:
         """At the end all test users; on the way a few, always the same."""
-        users = range(len(self.people), len(self.people) + self.people.unseen)
+        users = self._asked
         asked = users if last else users[: self.evaluation.clients]
         if federation.sums_only:
             return self._together(federation, state, asked, last)
@@ -67,12 +67,24 @@ class LanguageStudy:
             **(by_user if last else {}),
         }
 
+    @property
+    def _asked(self) -> range:
+        """Users who never train; where each has its texts at home, all of them, on what they held
+        out.
+        """
+        train = range(len(self.people))
+        return range(len(train), len(train) + self.people.unseen) if self.people.here else train
+
+    @property
+    def _split(self) -> str:
+        return "test" if self.people.here else OWN
+
     def _tokenizer(self, state: ServerState, last: bool) -> dict[str, Any]:
         switches = {"tokenizer_switches": sum(name.startswith(SWITCH) for name in state.done)}
         if not last:
             return switches
         own = tokenizer_of(state)
-        distance = self._distance(own.words) if own.words else None
+        distance = self._distance(own.words) if own.words and self.people.here else None
         size = len(own.tokenizer.tokens)
         return {**switches, "vocabulary_size": size, "unigram_kld": distance}
 
@@ -80,7 +92,7 @@ class LanguageStudy:
         self, federation: Federation, state: ServerState, users: Sequence[int], last: bool
     ) -> dict[str, Any]:
         """Of sums alone: nothing is known of single users, the worst tenth included."""
-        message = with_tokenizer(request(state, ask=1, split="test"), state)
+        message = with_tokenizer(request(state, ask=1, split=self._split), state)
         total = federation.total(EVALUATE_LANGUAGE, dict.fromkeys(users, message))
         sums = {name: dense(value) for name, value in total.update.items()}
         whole = _read(Message(sums)) if sums else TextScore()
@@ -109,7 +121,7 @@ class LanguageStudy:
     def users(
         self, federation: Federation, state: ServerState, users: Sequence[int]
     ) -> list[TextScore]:
-        message = with_tokenizer(request(state, ask=1, split="test"), state)
+        message = with_tokenizer(request(state, ask=1, split=self._split), state)
         replies = dict(federation.ask(EVALUATE_LANGUAGE, dict.fromkeys(users, message)))
         return [_read(replies[user]) for user in users if user in replies]
 

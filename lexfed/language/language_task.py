@@ -12,6 +12,7 @@ from lexfed.core.errors import DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client
+from lexfed.corpus.text import Corpus
 from lexfed.federation import Answer, ClientState, Handler, ServerState
 from lexfed.learning.task import Local, LocalUpdate, Train, Trained, descend
 from lexfed.metrics.perplexity import TextScore, text_score
@@ -21,6 +22,7 @@ from lexfed.wire import Message, below
 
 # what goes with the model: in the server's state with where it came from, on the wire alone
 TOKENIZER = "tokenizer"
+OWN = "own"  # split: what the client held out of its own texts
 
 
 def tokenizer_of(state: ServerState) -> Learned:
@@ -75,7 +77,9 @@ def language_evaluator(task: LanguageTask) -> Handler:
     """Answer `evaluate` with sums over the user's texts, of which every metric is made."""
 
     def handle(message: Message, client: Client, state: ClientState) -> Answer:
-        result = user_score(task, below("model", message.arrays), message.blobs[TOKENIZER], client)
+        scored = client.common_test if message.meta["split"] == OWN else client.train
+        model = below("model", message.arrays)
+        result = text_scores(task, model, message.blobs[TOKENIZER], scored)
         figures = {
             name: torch.tensor(value, dtype=torch.float64) for name, value in vars(result).items()
         }
@@ -84,15 +88,15 @@ def language_evaluator(task: LanguageTask) -> Handler:
     return handle
 
 
-def user_score(
-    task: LanguageTask, params: Params, tokenizer_json: bytes, client: Client
+def text_scores(
+    task: LanguageTask, params: Params, tokenizer_json: bytes, corpus: Corpus
 ) -> TextScore:
     tokenizer = opened(tokenizer_json)
-    texts = texts_of(client.train, task.texts)
+    texts = texts_of(corpus, task.texts)
     encoded = [tokenizer.encode_words(words) for words in texts]
     sequences = [[tokenizer.bos, *ids, tokenizer.eos] for ids, _ in encoded]
     if not sequences:
-        raise DataError(f"user {client.id} has no words to be scored on")
+        raise DataError("there are no words to be scored on")
     total = TextScore(0.0, 0, 0, 0, 0)
     for (ids, lengths), scored in zip(encoded, score(task.model, params, sequences), strict=True):
         unknown = [*(token == tokenizer.unk for token in ids), False]

@@ -184,6 +184,8 @@ def _checked(tables: Tables, people: Population) -> Population:
     could be scored.
     """
     people = people.sampled(tables.evaluation.limit)
+    if not people.here:  # each organisation is scored on what it holds out itself
+        return people
     if len(people.common_test) == 0:
         raise ConfigError("data.test must be above 0: without a test set nothing can be scored")
     if tables.evaluation.split == "validation" and len(people.common_validation) == 0:

@@ -68,6 +68,8 @@ class Evaluation:
             )
 
 
+# organisations do not say how many texts they are scored on: no more than these
+UNKNOWN_TEXTS = 10**9
 LABELS = "labels.json"  # among the artefacts: what the classes are called, by their numbers
 # the figures that a curve shows
 CURVES = ("global_accuracy", "local_accuracy", "local_majority_accuracy")
@@ -112,6 +114,8 @@ class Evaluator:
             if message.meta["split"] == "validation"
             else client.common_test
         )
+        if len(corpus) == 0:  # an organisation that holds out nothing
+            return None, state
         model = self.model(message, client, state)
         if model.everybodys:
             return _answer(self._once(message, corpus), self.task, client, 0), state
@@ -217,7 +221,8 @@ class ClassifierStudy:
         """
         options, split = self.evaluation, self.evaluation.split
         texts = self.people.common_validation if split == "validation" else self.people.common_test
-        sums = partial(sums_of, federation.total, state, split=split, texts=len(texts))
+        most = len(texts) if self.people.here else UNKNOWN_TEXTS
+        sums = partial(sums_of, federation.total, state, split=split, texts=most)
         clients = federation.clients[: options.last] if last else federation.clients
         few = sums(clients[: options.clients])
         if not last:
@@ -242,8 +247,10 @@ class ClassifierStudy:
         write_atomically(folder / LABELS, (json.dumps(self.people.labels) + "\n").encode())
 
     def summary(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        shares = metrics.label_shares(self.people.common_test.labels, self.people.classes)
-        majority = {"test_majority_accuracy": float(max(shares))}
+        majority = {}
+        if self.people.here:
+            shares = metrics.label_shares(self.people.common_test.labels, self.people.classes)
+            majority = {"test_majority_accuracy": float(max(shares))}
         if self.tokenizer is None:
             return majority
         return {**majority, "vocabulary_size": len(self.tokenizer.vocabulary)}

@@ -105,6 +105,9 @@ class LanguageModel(Protocol):
         """
 
 
+LANGUAGE_MODELS = ("lstm", "transformer")  # ours; any other is the user's own
+
+
 def build(options: LanguageModelOptions) -> LanguageModel:
     from lexfed.models.lstm_lm import LstmLanguageModel  # both import this module
     from lexfed.models.transformer_lm import TransformerLanguageModel

@@ -10,11 +10,8 @@ from lexfed.core.errors import ConfigError
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
-from lexfed.federation.sampling import build as sampler_of
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Bare, Ledger, Release
-from lexfed.privacy.mechanism import UNPAID
-from lexfed.privacy.mechanism import Account as Payer
 from lexfed.privacy.promise import Promise, Statement
 from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
@@ -54,7 +51,7 @@ def of(path: Path, settings: Sequence[str] = ()) -> Account:
 
 def _of(assembly: Assembly, past: tuple[Ledger, Sequence[str]] | None, title: str) -> Account:
     config, promise = assembly.config, assembly.promise
-    ledger, forks = past or (_planned(assembly), ())
+    ledger, forks = past or (assembly.planned(), ())
     statement = None if promise is None else promise.statement(ledger, forks)
     delta = config.agreement.delta if promise is None else promise.delta
     unit = "user" if promise is None else promise.unit
@@ -64,16 +61,6 @@ def _of(assembly: Assembly, past: tuple[Ledger, Sequence[str]] | None, title: st
         statement,
         list(_advice(config, promise, statement)),
     )
-
-
-def _planned(assembly: Assembly) -> Ledger:
-    """What the whole run will have charged, as its method says: of local noise, at most."""
-    method, users = assembly.method, len(assembly.population)
-    if method.planned is not None:
-        return method.planned()
-    expected = sampler_of(assembly.config.cohort, users).expected_size(users)
-    payer: Payer = getattr(assembly.parts, "account", UNPAID)
-    return payer.plan((), expected, users, method.rounds)
 
 
 def _row(release: Release, delta: float, unit: str) -> list[str]:

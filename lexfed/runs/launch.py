@@ -13,10 +13,11 @@ from rich.console import Console
 from lexfed.core.errors import CheckpointError, ConfigError, DivergedError, WorkerDied
 from lexfed.core.figures import human
 from lexfed.core.importing import SCRIPT
+from lexfed.corpus.population import Population
 from lexfed.experiment import config
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
-from lexfed.federation import ServerState
+from lexfed.federation import Federation, ServerState
 from lexfed.privacy.promise import inherited
 from lexfed.records import checkpoint, rundir
 from lexfed.records.checkpoint import Checkpoint
@@ -40,6 +41,14 @@ class Manner:
     record_wire: Path | None = None
     tensorboard: bool = False
     quiet: bool = False  # nothing is printed
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The clients of a deployment: as the server knows them, and what answers for them."""
+
+    people: Population
+    federation: Federation
 
 
 def start(
@@ -111,7 +120,9 @@ def _refuse_existing(out: Path, manner: Manner) -> None:
             raise ConfigError("--record-wire and --out must be different directories")
 
 
-def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
+def resume(
+    path: Path, settings: Sequence[str], manner: Manner, clients: Elsewhere | None = None
+) -> RunDir:
     """Go on where a run stopped. Only its number of rounds may change, and only upward."""
     directory = RunDir(path)
     if not (path / "config.toml").is_file():
@@ -133,11 +144,13 @@ def resume(path: Path, settings: Sequence[str], manner: Manner) -> RunDir:
         if kept is not None:
             directory.check_ledger(kept.state)
         kept = None if kept is None else _with_whole_ledger(kept, before)
-        assembly = assemble(parsed)
+        people, federation = (clients.people, clients.federation) if clients else (None, None)
+        assembly = assemble(parsed, people)
         directory.write_rounds(parsed.rounds)
         if manner.record_wire is not None:
             _begin_wire(manner.record_wire, parsed)
-        return _run(Run(assembly, directory, kept, manner.workers, manner.record_wire), manner)
+        run = Run(assembly, directory, kept, manner.workers, manner.record_wire, federation)
+        return _run(run, manner)
 
 
 def _check_growth(before: Config, after: Config) -> None:
@@ -234,12 +247,14 @@ def _run(run: Run, manner: Manner) -> RunDir:
     done = run.start.state.round if run.start else 0
     console.print(
         f"{run.assembly.entry.name} on {settings.data.name}: {len(people)} clients, "
-        f"{len(people.seen_text):,} texts, "
-        f"{method.rounds} rounds" + (f", {done} done" if done else ""),
+        + (f"{len(people.seen_text):,} texts, " if people.here else "each with its own texts, ")
+        + f"{method.rounds} rounds"
+        + (f", {done} done" if done else ""),
         highlight=False,
         soft_wrap=True,
     )
-    for hint in hints.before(run.assembly) if not manner.quiet and not done else ():
+    told = not manner.quiet and not done and people.here
+    for hint in hints.before(run.assembly) if told else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
         scored = scored_clients(run.assembly)

@@ -19,6 +19,7 @@ from lexfed.core.errors import BudgetSpent, ConfigError, DivergedError
 from lexfed.core.files import OWNERS_FOLDER
 from lexfed.core.memory import give_back, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
+from lexfed.corpus.population import Population
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import Federation, ServerState, Steps, Study, ruled
 from lexfed.federation.loop import Books, without_figures
@@ -47,13 +48,15 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run needs. The last two change no result."""
+    """Everything a run needs. The last three change no result."""
 
     assembly: Assembly
     directory: RunDir
     start: Checkpoint | None = None  # where it goes on
     workers: int = 0  # 0: in this process
     record_wire: Path | None = None
+    # what answers for the clients, where they are elsewhere; default: a simulation
+    federation: Federation | None = None
 
     @property
     def study(self) -> Study:
@@ -82,23 +85,33 @@ def execute(run: Run) -> Events:
 
 def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federation:
     """The clients, in this process or in others, as the configuration wants them added up."""
-    config = run.assembly.config
-    site = site_of(run.assembly, Store(run.directory.clients), recorder)
-    federation = simulate(site)
-    if config.entry.has("threads"):
-        return_large_blocks()
-    if run.workers and config.entry.has("threads"):
-        federation = stack.enter_context(threads(site, run.workers))
-    elif run.workers:
-        federation = stack.enter_context(workers(site, config, run.workers))
+    config, people = run.assembly.config, run.assembly.population
+    federation = run.federation
+    if federation is None:
+        federation, people = _simulated(run, stack, recorder)
     if recorder is not None:
         federation = recorded(federation, recorder)
     if config.secure.sums:
-        sums = secured(federation, config.secure, lru_cache(1 << 16)(site.population.pinned))
+        sums = secured(federation, config.secure, lru_cache(1 << 16)(people.pinned))
         sums = recorded_sums(sums, recorder) if recorder is not None else sums
         return remembering(sums, run.directory.checkpoint / "opened")
     rule = rule_of(config.aggregation)
     return federation if rule is None else ruled(federation, rule)
+
+
+def _simulated(
+    run: Run, stack: ExitStack, recorder: Recorder | None
+) -> tuple[Federation, Population]:
+    """The clients in this process or in others, and these clients with their secrets."""
+    config = run.assembly.config
+    site = site_of(run.assembly, Store(run.directory.clients), recorder)
+    if config.entry.has("threads"):
+        return_large_blocks()
+    if run.workers and config.entry.has("threads"):
+        return stack.enter_context(threads(site, run.workers)), site.population
+    if run.workers:
+        return stack.enter_context(workers(site, config, run.workers)), site.population
+    return simulate(site), site.population
 
 
 @dataclass

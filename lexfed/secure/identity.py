@@ -1,7 +1,7 @@
 """Who somebody is: a signing key of one's own, and a file with everybody's public ones.
 
     identity.pem   Ed25519, PKCS #8; its owner alone can read it
-    peers.json     {"0": "base64 of a public key", ...}
+    peers.json     {"server": "base64 of a public key", "0": "...", "1": "...", ...}
 
 An organisation gets `peers.json` from the others, not from the server: a server that hands out the
 keys could hand out its own, and sit in the middle of every pair.
@@ -11,6 +11,7 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -51,22 +52,43 @@ def read_identity(path: Path) -> Seed:
     return key.private_bytes_raw()
 
 
-def write_peers(path: Path, peers: Mapping[ClientId, bytes]) -> None:
-    table = {str(peer): base64.b64encode(key).decode() for peer, key in sorted(peers.items())}
-    write_atomically(path, (json.dumps(table, indent=2) + "\n").encode())
+@dataclass(frozen=True)
+class Roster:
+    """Whom everybody is known by: the clients by their numbers, and the server that asks them."""
+
+    clients: Mapping[ClientId, bytes]
+    server: bytes | None = None
 
 
-def read_peers(path: Path) -> dict[ClientId, bytes]:
+SERVER = "server"
+
+
+def write_roster(path: Path, roster: Roster) -> None:
+    table = {str(peer): key for peer, key in sorted(roster.clients.items())}
+    if roster.server is not None:
+        table = {SERVER: roster.server, **table}
+    told = {name: base64.b64encode(key).decode() for name, key in table.items()}
+    write_atomically(path, (json.dumps(told, indent=2) + "\n").encode())
+
+
+def read_roster(path: Path) -> Roster:
     try:
         table = json.loads(path.read_text())
-        peers = {int(peer): base64.b64decode(key, validate=True) for peer, key in table.items()}
+        found = {peer: base64.b64decode(key, validate=True) for peer, key in table.items()}
+        server = found.pop(SERVER, None)
+        clients = {int(peer): key for peer, key in found.items()}
     except (OSError, ValueError, AttributeError, TypeError, binascii.Error) as error:
         raise ConfigError(
             f"{path} is no list of peers: it holds a public key in base64 by each number"
         ) from error
-    if any(len(key) != keys.KEY for key in peers.values()):
+    everybody = [*clients.values(), *([server] if server is not None else [])]
+    if any(len(key) != keys.KEY for key in everybody):
         raise ConfigError(f"{path} holds a key that is not {keys.KEY} bytes long")
-    return peers
+    if len(set(everybody)) < len(everybody):
+        raise ConfigError(f"{path} holds one key twice: everybody has one of its own")
+    if sorted(clients) != list(range(len(clients))):
+        raise ConfigError(f"{path} must number the clients from 0 on")
+    return Roster(clients, server)
 
 
 def simulated(options: Secure, people: Population, root: Path) -> Member:

@@ -71,7 +71,10 @@ class VectorStudy:
             "vocabulary_size": len(vocabulary),
             **word_figures(vocabulary, {INPUT: state.params[INPUT].numpy()}, analogies=last),
         }
-        if last:
+        if last and not self.population.here:  # what joining gains, only a simulation knows
+            if REFUSED in state.blobs:
+                figures["agreement_refused"] = asdict(refused_of(state))
+        elif last:
             tables = {name: table.numpy() for name, table in state.params.items()}
             begun = self.replicas.first(state.blobs[VOCABULARY])
             joining = Joining(self.options, self.population, self.rounds, self.readings, begun)

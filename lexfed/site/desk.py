@@ -1,0 +1,223 @@
+"""The desk: a letter comes in, a letter goes out. Everything that an organisation promises itself
+is kept here, in this order:
+
+    signed by the server?   for this client?   the same as before: the same answer
+    of a federation that was joined under the site's policy?   not older than what was answered?
+    a verb that is allowed?   paid for in the site's own book   then the handler, as in a simulation
+    what may leave?   kept, written down, signed, sent
+
+A refusal says in one sentence why. What went wrong inside says so without a detail: an error may
+hold text.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from logging import Logger
+from pathlib import Path
+from threading import Lock
+
+from lexfed import __version__
+from lexfed.core.errors import LexfedError, WireError
+from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
+from lexfed.corpus.organisations import home
+from lexfed.experiment import terms as shared_terms
+from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.runtime import letters
+from lexfed.runtime.letters import Letter, LetterError
+from lexfed.runtime.simulation import Site, site_of
+from lexfed.runtime.store import Store
+from lexfed.site import policy as rules
+from lexfed.site import site_log
+from lexfed.site.answers import Answers, Newest
+from lexfed.site.policy import RefusedError
+from lexfed.site.site_book import Book, charged, weighed
+from lexfed.site.site_file import SiteFile
+from lexfed.wire import Message, Verb, decode, encode
+
+Packet = tuple[bytes, bytes]  # head and body
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A federation that this site takes part in."""
+
+    terms: bytes
+    assembly: Assembly
+    site: Site
+
+
+Open = Callable[[SiteFile, bytes, Path], Joined]
+
+
+def joined(mine: SiteFile, terms: bytes, folder: Path) -> Joined:
+    """The federation of these terms, if the site's policy allows it."""
+    own = {"self_audit": mine.self_audit} if mine.self_audit else {}
+    config = shared_terms.adopted(terms, mine.data, mine.allowed, **own)
+    if config.data.clients != len(mine.peers):
+        raise RefusedError(
+            f"the terms speak of {config.data.clients} clients, and peers.json of {len(mine.peers)}"
+        )
+    rules.check_terms(mine.policy, config)
+    people = home(config.data, mine.me, mine.peers, mine.keys, config.entry.kind.labels)
+    assembly = assemble(config, people)
+    rules.check_promise(mine.policy, assembly)
+    return Joined(terms, assembly, site_of(assembly, Store(folder / "store")))
+
+
+@dataclass
+class Desk:
+    mine: SiteFile
+    log: Logger
+    open: Open = joined
+    federations: dict[str, Joined] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)  # one letter at a time
+    at: str = "waiting for the server"  # for a status line
+
+    def answer(self, head: bytes, body: bytes) -> Packet:
+        with self.lock:
+            try:
+                request = self._read(head, body)
+            except LetterError as error:
+                self._say(f"refused a letter: {error}")
+                return b"", b""
+            kept = self._answers(request).find(request.digest)
+            if kept is not None:
+                self._say(f"sent the same answer again to '{request.verb or request.kind}'")
+                return kept
+            return self._sealed(request, self._safely(request))
+
+    def _read(self, head: bytes, body: bytes) -> Letter:
+        request = letters.opened(head, body, lambda letter: self.mine.server)
+        if request.kind not in letters.REQUESTS:
+            raise LetterError("it is no request")
+        meant = (letters.ANYBODY,) if request.kind == "hello" else (self.mine.me,)
+        if request.client not in meant:
+            raise LetterError(f"it is for client {request.client}, and this is {self.mine.me}")
+        return request
+
+    def _safely(self, request: Letter) -> Letter:
+        try:
+            if request.version != __version__:
+                raise RefusedError(
+                    f"the server runs lexfed {site_log.plain(request.version)}, this site "
+                    f"{__version__}: they must be the same"
+                )
+            return self._hello(request) if request.kind == "hello" else self._ask(request)
+        except RefusedError as error:
+            why = str(error)
+        except LexfedError as error:
+            self._say(f"could not answer '{site_log.plain(request.verb)}': {error}")
+            why = (
+                str(error) if request.kind == "hello" else "the site could not answer: see its log"
+            )
+        except OSError as error:  # a full disk: nothing was sent, and the server may ask again
+            self._say(f"could not answer '{site_log.plain(request.verb)}': {error}")
+            why = "the site could not answer: see its log"
+        self._say(
+            f"refused '{site_log.plain(request.verb or request.kind)}': {site_log.plain(why)}"
+        )
+        return letters.answer(request, "refusal", self.mine.me, reason=why)
+
+    def _hello(self, request: Letter) -> Letter:
+        folder = self._folder(request)
+        there = folder / "terms.toml"
+        if there.exists() and there.read_bytes() != request.body:
+            raise RefusedError(
+                "this federation was joined under other terms: a changed configuration is another "
+                "federation"
+            )
+        if letters.digest(request.body) != request.terms:
+            raise RefusedError("these are not the terms that the letter names")
+        if request.federation not in self.federations:
+            self.federations[request.federation] = self.open(self.mine, request.body, folder)
+            os.makedirs(folder, OWNERS_FOLDER, exist_ok=True)
+            write_atomically(there, request.body, OWNER_ONLY)
+            config = self.federations[request.federation].assembly.config
+            self._say(
+                f"joined federation {request.federation[:8]}: {config.method}, "
+                f"{config.data.clients} clients, {config.rounds} rounds"
+                + (", secure sums" if config.secure.sums else "")
+            )
+        return letters.answer(request, "reply", self.mine.me)
+
+    def _ask(self, request: Letter) -> Letter:
+        federation = self._joined(request)
+        message = decode(request.body)
+        verb = self._verb(federation, request.verb)
+        step, newest = message.meta.get("step"), Newest(self._folder(request) / "newest")
+        if type(step) is not int or step < newest.read():
+            raise RefusedError(
+                f"step {site_log.plain(str(step))} is older than what this site has answered "
+                f"({newest.read()})"
+            )
+        rules.check_request(self.mine.policy, verb, message)
+        self.at = f"answering '{verb.name}' of round {message.meta.get('round')}"
+        book = Book(self.mine.folder / "ledger.json")
+        spent = charged(
+            book.read(), self.mine.policy, federation.assembly, verb, request.federation
+        )
+        book.write(spent)  # before anything is made of the texts
+        reply = federation.site.answer(verb, self.mine.me, message)
+        newest.write(step)
+        if reply is None:
+            self._say(f"kept the answer to '{verb.name}', round {message.meta.get('round')}")
+            return letters.answer(request, "silence", self.mine.me)
+        body = encode(reply)
+        rules.check_reply(self.mine.policy, verb, reply, len(body))
+        book.write(weighed(spent, self.mine.policy, len(body)))
+        self._say(_told(verb, message, reply, len(body)))
+        return letters.answer(request, "reply", self.mine.me, body)
+
+    def _joined(self, request: Letter) -> Joined:
+        """The federation of a request, after a restart from what was kept of it."""
+        there = self._folder(request) / "terms.toml"
+        if request.federation not in self.federations:
+            if not there.exists():
+                raise RefusedError("this site has not joined that federation")
+            self.federations[request.federation] = self.open(
+                self.mine, there.read_bytes(), there.parent
+            )
+        federation = self.federations[request.federation]
+        if letters.digest(federation.terms) != request.terms:
+            raise RefusedError("this federation was joined under other terms")
+        return federation
+
+    def _verb(self, federation: Joined, name: str) -> Verb:
+        try:
+            return federation.site.method.verb(name)
+        except WireError as error:
+            raise RefusedError(
+                f"'{site_log.plain(name)}' is no verb of {federation.assembly.entry.name}"
+            ) from error
+
+    def _sealed(self, request: Letter, answer: Letter) -> Packet:
+        packet = letters.sealed(answer, self.mine.keys.identity)
+        if answer.kind != "refusal" and request.kind == "ask":
+            try:
+                self._answers(request).keep(request.digest, *packet)
+            except OSError as error:
+                self._say(f"could not keep an answer, so it was not sent: {error}")
+                why = "the site could not answer: see its log"
+                refusal = letters.answer(request, "refusal", self.mine.me, reason=why)
+                return letters.sealed(refusal, self.mine.keys.identity)
+        self.at = "waiting for the server"
+        return packet
+
+    def _answers(self, request: Letter) -> Answers:
+        return Answers(self._folder(request) / "answers")
+
+    def _folder(self, request: Letter) -> Path:
+        return self.mine.folder / "federations" / request.federation
+
+    def _say(self, sentence: str) -> None:
+        self.log.info(sentence)
+
+
+def _told(verb: Verb, request: Message, reply: Message, size: int) -> str:
+    what = {"update": "an update", "list": "a list", "figures": "scores"}[verb.kind]
+    return (
+        f"sent to the server: {what} ('{verb.name}', round {request.meta.get('round')}, step "
+        f"{request.meta.get('step')}), {site_log.sizes(size)}: {site_log.names(reply.arrays)}"
+        + (f", and {len(reply.blobs)} blobs" if reply.blobs else "")
+    )
