@@ -12,6 +12,7 @@ import typer
 
 from lexfed import __version__
 from lexfed.core.errors import LexfedError
+from lexfed.deployment import commands
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -611,3 +612,10 @@ def _print_cells(heads: list[str], rows: list[list[str]]) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# --- between organisations ------------------------------------------------------------------------
+
+app.command("server")(commands.server)
+app.command("client")(commands.client)
+app.add_typer(commands.keys, name="keys")

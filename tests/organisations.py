@@ -106,7 +106,9 @@ def like_the_simulation(config: Config, folder: Path, times: Times = QUICK) -> R
     identities = identities_of(people)
     policy = Policy(methods=(config.method,), clients=1)
     desks = {
-        100 + client: desk(site(folder / f"site{client}", client, identities, policy), simulated(config))
+        100 + client: desk(
+            site(folder / f"site{client}", client, identities, policy), simulated(config)
+        )
         for client in range(len(people))
     }
     run = folder / "run"

@@ -68,7 +68,7 @@ def checked_roster(keys: Path) -> Roster:
     roster = read_roster(keys / "peers.json")
     mine = public_identity(read_identity(keys / "identity.pem"))
     if roster.server != mine:
-        raise ConfigError(f"{keys / 'peers.json'} does not hold this server's own key: gather again")
+        raise ConfigError(f"{keys / 'peers.json'} lacks this server's own key: gather again")
     return roster
 
 

@@ -36,6 +36,7 @@ class Door:
     socket: str = ""  # its path; default: site.sock beside site.toml
     # who may knock beside this process's own user: the user that the SuperNode runs as
     user: str = ""
+    node: str = ""  # the folder of the SuperNode's own key; default: that of site.toml
 
     def users(self) -> frozenset[int]:
         """User ids."""

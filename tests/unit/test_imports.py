@@ -27,9 +27,10 @@ ORDER = [
     ["methods"],
     ["experiment"],
     ["runtime"],
-    ["audits", "records"],
+    ["audits", "records", "site"],
     ["report", "use"],
     ["runs"],
+    ["deployment"],
     ["api", "cli"],
     ["__main__"],
 ]
@@ -58,7 +59,10 @@ def test_a_cycle_would_be_found() -> None:
     [("flwr", "runtime"), ("dp_accounting", "privacy"), ("tokenizers", "vocabulary")],
 )
 def test_some_packages_are_known_in_one_room_only(package: str, home: str) -> None:
+    """But for the file that Flower itself runs beside the SuperLink."""
     for path in MODULES:
+        if path.name == "server_app.py":
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []

@@ -25,7 +25,7 @@ from lexfed.records import checkpoint
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.secure.graph import CORRECTNESS, SECURITY, complete, degree, harary
-from lexfed.secure.identity import read_identity, read_peers, write_identity, write_peers
+from lexfed.secure.identity import Roster, read_identity, read_roster, write_identity, write_roster
 from lexfed.secure.keys import public_identity, sign, signed
 from lexfed.secure.remembered import Remembered
 from lexfed.secure.secure_sum import NOT_OPENED, secured
@@ -369,10 +369,12 @@ def test_identities_and_peers_are_files(tmp_path: Path) -> None:
     write_identity(tmp_path / "identity.pem", identity)
     assert (tmp_path / "identity.pem").stat().st_mode & 0o777 == 0o600
     assert read_identity(tmp_path / "identity.pem") == identity
-    write_peers(tmp_path / "peers.json", {7: public_identity(identity)})
-    peers = read_peers(tmp_path / "peers.json")
-    assert signed(peers[7], sign(identity, b"text"), b"text")
-    assert not signed(peers[7], sign(identity, b"text"), b"other")
+    server = public_identity(bytes(32))
+    write_roster(tmp_path / "peers.json", Roster({0: public_identity(identity)}, server))
+    roster = read_roster(tmp_path / "peers.json")
+    assert roster.server == server
+    assert signed(roster.clients[0], sign(identity, b"text"), b"text")
+    assert not signed(roster.clients[0], sign(identity, b"text"), b"other")
 
 
 def test_what_is_wrong_with_such_files_is_one_line(tmp_path: Path) -> None:
@@ -384,7 +386,15 @@ def test_what_is_wrong_with_such_files_is_one_line(tmp_path: Path) -> None:
         read_identity(tmp_path / "identity.pem")
     (tmp_path / "peers.json").write_text('{"1": "no key"}')
     with pytest.raises(ConfigError, match="no list of peers"):
-        read_peers(tmp_path / "peers.json")
+        read_roster(tmp_path / "peers.json")
+    key = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+    for wrong, why in [
+        (f'{{"0": "{key}", "1": "{key}"}}', "one key twice"),
+        (f'{{"1": "{key}"}}', "number the clients from 0"),
+    ]:
+        (tmp_path / "peers.json").write_text(wrong)
+        with pytest.raises(ConfigError, match=why):
+            read_roster(tmp_path / "peers.json")
 
 
 # --- word vectors --------------------------------------------------------------------------------

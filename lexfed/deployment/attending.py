@@ -1,0 +1,135 @@
+"""`lexfed client`: an organisation's site process, and the SuperNode beside it.
+
+The site process owns the texts and answers; the SuperNode carries letters. They may run as
+different users: then the SuperNode is started by whoever is allowed to, with the command that
+`lexfed client --no-node` prints.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from lexfed.core.memory import give_back
+from lexfed.deployment import processes
+from lexfed.deployment.processes import Command
+from lexfed.site import site_log
+from lexfed.site.desk import Desk, Open, joined
+from lexfed.site.doorway import door
+from lexfed.site.site_file import SiteFile
+
+Say = Callable[[str], None]
+AGAIN = 3.0  # seconds before a SuperNode that died is started again
+
+
+def node_command(mine: SiteFile, address: str, port: int, insecure: bool = False) -> Command:
+    place = mine.folder / mine.door.node
+    return processes.supernode(place, address, mine.socket, place / "flower", port, insecure)
+
+
+def attend(
+    mine: SiteFile,
+    node: Command | None,
+    say: Say,
+    show: Say = lambda line: None,
+    open_with: Open = joined,
+) -> None:
+    """Until somebody ends this process. `node`: the SuperNode's command; None: it is started
+    elsewhere.
+    """
+    give_back()
+    torch.set_num_threads(1)  # bits must not depend on how many cores there are
+    log = site_log.opened(mine.folder / "site.log")
+    desk = Desk(mine, log, open_with)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with ExitStack() as stack:
+        stack.enter_context(door(mine.socket, mine.door.users(), desk.answer, log.info))
+        log.info(f"the site process of client {mine.me} is there")
+        say(f"client {mine.me} of {len(mine.peers)}: the site process listens at {mine.socket}")
+        keeper = Keeper(node, mine, say)
+        stack.callback(keeper.end)
+        while not stop.wait(0.5):
+            keeper.look()
+            show(desk.at)
+    log.info("the site process ended")
+    for handler in log.handlers:
+        handler.close()
+
+
+@dataclass
+class Keeper:
+    """A SuperNode for as long as the site process is there; one that dies is started again."""
+
+    node: Command | None
+    mine: SiteFile
+    say: Say
+    process: "subprocess.Popen[bytes] | None" = None
+    not_before: float = 0.0
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def log(self) -> Path:
+        return self.mine.folder / self.mine.door.node / "flower" / "supernode.log"
+
+    def look(self) -> None:
+        if self.process is not None and self.process.poll() is not None:
+            self.say(f"the SuperNode ended; see {self.log}. It is started again.")
+            self.end()
+            self.not_before = time.monotonic() + AGAIN
+        if self.node is not None and self.process is None and time.monotonic() >= self.not_before:
+            started = processes.running(self.node, self.log, _node_user(self.mine))
+            self.process = self._open.enter_context(started)
+            self.say("the SuperNode started")
+
+    def end(self) -> None:
+        self._open.close()
+        self.process = None
+
+
+def _node_user(mine: SiteFile) -> int | None:
+    """Started by root, the SuperNode runs as the user that may knock."""
+    if os.getuid() != 0 or not mine.door.user:
+        return None
+    return next(user for user in mine.door.users() if user != os.getuid())
+
+
+def written_site(folder: Path, data: str, method: str) -> Path:
+    """A `site.toml` to begin with."""
+    path = folder / "site.toml"
+    text = SITE.format(data=data, method=method)
+    folder.mkdir(parents=True, exist_ok=True)
+    with path.open("x") as file:
+        file.write(text)
+    return path
+
+
+SITE = """\
+# What this organisation says of itself. Nothing in it is sent to anybody.
+
+[data]
+name = "{data}"             # its texts: a parquet, csv or jsonl file with text and label columns
+test = 0.2                      # the share of them that is held out, to be scored on
+
+[files]
+# its copies of public files, by the names that the server gives them
+# "vectors.txt" = "/srv/lexfed/vectors.txt"
+
+[policy]                        # what is allowed, whatever a server asks for
+methods = ["{method}"]
+clients = 3                     # nothing is sent to a federation of fewer
+secure_sums = false             # true: only sums that hide each one's part
+exchanges = 10000               # requests that are answered at all
+# epsilon = 8.0                 # over this site's lifetime
+
+[door]
+# user = "lexfed-relay"         # who the SuperNode runs as, if not the site's own user
+"""

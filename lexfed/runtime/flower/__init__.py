@@ -1,0 +1,1 @@
+"""Flower as the carrier of letters: SuperLink and SuperNodes bring them, and know nothing more."""
