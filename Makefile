@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-slow docs format clean
+.PHONY: demo test test-slow test-deployment federation docs format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -22,6 +22,14 @@ test: $(VENV)/ready-dev
 
 test-slow: $(VENV)/ready-dev
 	$(BIN)/pytest -m slow
+
+# real SuperLinks and SuperNodes on loopback, with TLS and node keys; one of these is in `test`
+test-deployment: $(VENV)/ready-dev
+	$(BIN)/pytest -m deployment tests/deployment
+
+# three organisations on this machine: trains, kills one, brings it back
+federation: $(VENV)/ready-dev
+	$(BIN)/python tools/federation.py
 
 # what is made from the code: the reference of the configuration, the picture of the rooms
 docs: $(VENV)/ready-dev
@@ -41,7 +49,7 @@ $(READY): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,hub,minilm,tensorboard,wordsim]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,hub,minilm,tensorboard,wordsim]'
 	touch $@ $(READY)
 
 clean:
