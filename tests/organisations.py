@@ -27,7 +27,7 @@ from lexfed.site.policy import Policy
 from lexfed.site.site_file import Door, SiteFile
 
 SERVER = derive(root(7), "server")
-QUICK = Times(patience=120.0, grace=0.3, again=0.0, look=0.0, poll=0.0)
+QUICK = Times(patience=120.0, grace=0.3, start=20.0, again=0.0, look=0.0, poll=0.0)
 
 
 def simulated(config: Config) -> Open:

@@ -5,7 +5,6 @@ it dies it is started again; if all of this dies, `lexfed server RUN --resume` g
 """
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -131,13 +130,12 @@ def line_of(record: Mapping[str, Any], rounds: int) -> str:
 
 
 def _is_alive(process: int) -> bool:
+    """One that was killed may stay in the list until its parent looks: it is dead all the same."""
     try:
-        os.kill(process, 0)
-    except ProcessLookupError:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
         return False
-    except PermissionError:
-        return True
-    return True
+    return state not in ("Z", "X")
 
 
 def read_status(run: Path) -> dict[str, Any] | None:

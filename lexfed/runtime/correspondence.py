@@ -54,6 +54,7 @@ class Times:
 
     patience: float = 600.0  # for the answer of a node that is there
     grace: float = 30.0  # for somebody who is away
+    start: float | None = None  # for enough clients to begin with; none: for ever
     again: float = 2.0  # before a lost letter is sent again
     look: float = 3.0  # between two looks at who is there
     poll: float = 0.2
@@ -123,8 +124,12 @@ class Correspondence:
 
     def wait_for(self, clients: int) -> None:
         """Until so many are there."""
+        began, limit = time.monotonic(), self.times.start
         while len(self.where) < clients:
             self.look()
+            if limit is not None and time.monotonic() - began > limit:
+                why = "".join(f"; {who}: {said}" for who, said in sorted(self.said.items()))
+                raise WireError(f"{len(self.where)} of {clients} clients came in {limit:g} s{why}")
             self.tell(self, f"waiting: {len(self.where)} of {len(self.peers)} clients are there")
             time.sleep(self.times.poll)
 

@@ -71,8 +71,8 @@ def check_promise(policy: Policy, assembly: Assembly) -> None:
         return
     promise = assembly.promise
     if promise is None or promise.taints:
-        why = "adds no noise" if promise is None else promise.taints[0]
-        raise RefusedError(f"this site has an epsilon to keep, and the federation {why}")
+        why = "no noise is added" if promise is None else promise.taints[0]
+        raise RefusedError(f"this site has an epsilon to keep, and nothing is promised: {why}")
 
 
 def check_request(policy: Policy, verb: Verb, message: Message) -> None:
