@@ -157,7 +157,8 @@ def summed_up(folder: Path) -> None:
 
 def left_behind(folder: Path) -> int:
     """Processes that still speak of the folder: there must be none."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    words = ["ps", "-ww", "-eo", "pid,args"]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True)
     ours = [line for line in listed.stdout.splitlines() if str(folder.resolve()) in line]
     ours = [line for line in ours if "tools/federation.py" not in line]
     tell(f"processes left behind: {len(ours)}")
