@@ -93,21 +93,38 @@ def organisations(folder: Path, address: str, plain: bool) -> Iterator[list[int]
         yield pids
 
 
-def cpu(pids: list[int]) -> float:
-    """Of these processes and all below them, the ended ones too."""
+def family(pids: list[int]) -> set[int]:
+    """These processes and all below them."""
     listed = subprocess.run(["ps", "-eo", "pid,ppid"], capture_output=True, text=True, check=True)
     pairs = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()[1:]]
-    family = set(pids)
+    found = set(pids)
     for _ in range(6):
-        family |= {pid for pid, parent in pairs if parent in family}
+        found |= {pid for pid, parent in pairs if parent in found}
+    return found
+
+
+def cpu(pids: list[int]) -> float:
+    """Of these processes and all below them, the ended ones too."""
     ticks = 0
-    for pid in family:
+    for pid in family(pids):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         ticks += sum(map(int, fields[11:15]))  # utime, stime, and those of children that ended
     return ticks / TICKS
+
+
+def shared_memory(pids: list[int]) -> float:
+    """Bytes (PSS): what several share counts once."""
+    kilobytes = 0
+    for pid in family(pids):
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        kilobytes += sum(int(line.split()[1]) for line in text.splitlines() if line[:4] == "Pss:")
+    return 1024.0 * kilobytes
 
 
 def measured(folder: Path, rounds: int, plain: bool) -> dict[str, float]:
@@ -119,12 +136,26 @@ def measured(folder: Path, rounds: int, plain: bool) -> dict[str, float]:
     place = serving.Place(port=processes.free_port())
     bundle.RELAY = HERE / "plain_client_app.py" if plain else RELAY
     spent: list[float] = []
+    server: list[float] = []
+    memory: list[float] = []
     with organisations(folder, place.own_address, plain) as pids:
-        serving.serve(run, place, lambda line: None, lambda line: spent.append(cpu(pids)))
+
+        def look(state: str) -> None:
+            spent.append(cpu(pids))
+            server.append(cpu([os.getpid()]) - spent[-1])
+            memory.append(shared_memory(pids) / len(NAMES))
+
+        began = cpu([os.getpid()]) - cpu(pids)
+        serving.serve(run, place, lambda line: None, look)
         spent.append(cpu(pids))
     records = serving.RunDir(run).records()
     seconds = [record["seconds"] for record in records]
-    return {"cpu": spent[-1], "seconds": statistics.median(seconds)}
+    return {
+        "cpu": spent[-1],
+        "server_cpu": server[-1] - began,
+        "memory": max(memory),
+        "seconds": statistics.median(seconds),
+    }
 
 
 def main() -> None:
@@ -138,7 +169,9 @@ def main() -> None:
                 messages = (MANY - FEW) * len(NAMES)
                 row = {
                     "cpu_per_message": (many["cpu"] - few["cpu"]) / messages,
+                    "server_cpu_per_message": (many["server_cpu"] - few["server_cpu"]) / messages,
                     "cpu_to_start": few["cpu"],
+                    "memory": many["memory"] / 1e6,
                     "seconds_per_round": many["seconds"],
                 }
                 results[way].append(row)
@@ -149,7 +182,9 @@ def main() -> None:
 
 def page(results: dict[str, list[dict[str, float]]]) -> str:
     heads = {
-        "cpu_per_message": "CPU s per message",
+        "cpu_per_message": "organisation's CPU s per message",
+        "server_cpu_per_message": "server's CPU s per message (SuperLink and ServerApp)",
+        "memory": "MB of an organisation's processes (PSS, the most)",
         "seconds_per_round": "seconds per round (3 nodes)",
         "cpu_to_start": "CPU s to start, first round, score (3 organisations)",
     }

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 from lexfed import __version__
@@ -23,6 +24,7 @@ from lexfed.runtime import letters
 from lexfed.runtime.letters import Letter, LetterError
 from lexfed.wire import ClientId, Message, Verb, decode, encode
 
+WINDOW = 64  # letters that are on their way at the same time: so many answers are held at most
 NodeId = int
 Ticket = str
 TWO_NODES, UNREADABLE, BY_SITE = "two nodes with one key", "no letter", "refused by the site"
@@ -150,6 +152,8 @@ class Correspondence:
                 if client not in heard:
                     time.sleep(self.times.poll)
             reply = heard.get(client)
+            heard[client] = None  # it is the caller's now
+            pending.pop(client)
             if reply is not None:
                 yield client, reply
 
@@ -157,7 +161,8 @@ class Correspondence:
         self, pending: Mapping[ClientId, Pending], heard: dict[ClientId, Message | None]
     ) -> None:
         self.look()
-        open_letters = {c: letter for c, letter in pending.items() if c not in heard}
+        next_ones = islice(pending.items(), WINDOW)  # in the order asked
+        open_letters = {client: letter for client, letter in next_ones if client not in heard}
         for client, waiting in open_letters.items():
             node = self.where.get(client)
             if waiting.ticket is not None and waiting.node != node and node is not None:
