@@ -85,6 +85,10 @@ TextColumn = Annotated[
 AtHome = Annotated[
     bool, _option("--at-home", help="The texts are the client's own: its label shares count.")
 ]
+OwnSite = Annotated[
+    Path | None,
+    _option(metavar="SITE", help="Of a run between organisations: with this one's own part."),
+]
 BeforeSwitch = Annotated[
     bool, _option("--before-switch", help="With the model from before the tokenizer was switched.")
 ]
@@ -475,16 +479,17 @@ def predict(
     client: OneClient = None,
     text: TextColumn = None,
     at_home: AtHome = False,
+    site: OwnSite = None,
 ) -> None:
     """Labels for new texts, and how likely each label is."""
     from lexfed.use import predicting
     from lexfed.use.opening import directory_of
 
-    predicting.check(directory_of(run), client, at_home)
+    predicting.check(directory_of(run), client, at_home, site)
     if out is not None:
         predicting.check_target(out)
     texts = predicting.texts_in(file, directory_of(run), text)
-    found = predicting.predict(run, texts, client, at_home)
+    found = predicting.predict(run, texts, client, at_home, site)
     tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     if out is None:
         rows = enumerate(found.rows(), start=1)

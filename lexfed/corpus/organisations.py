@@ -15,6 +15,8 @@ from lexfed.corpus.population import Data, Population, parted
 from lexfed.corpus.sources import load
 from lexfed.corpus.text import Corpus
 
+ELSEWHERE = "elsewhere"  # data.name of a run whose texts lie with organisations
+
 
 @dataclass(frozen=True)
 class Named(Population):

@@ -172,7 +172,7 @@ def _report(found: "list[Check]") -> None:
 def _latest() -> Path:
     """The newest run between organisations below runs/."""
     from lexfed.core.errors import ConfigError
-    from lexfed.deployment.driving import DEPLOYMENT
+    from lexfed.records.rundir import DEPLOYMENT
 
     found = sorted(Path("runs").glob(f"*/{DEPLOYMENT}"), key=lambda path: path.stat().st_mtime)
     if not found:

@@ -16,18 +16,18 @@ from typing import Any
 from lexfed.core.errors import CheckpointError, ConfigError
 from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.core.seeds import public_identity
-from lexfed.corpus.organisations import elsewhere
+from lexfed.corpus.organisations import ELSEWHERE, elsewhere
 from lexfed.experiment import config as configuration
 from lexfed.experiment import terms
 from lexfed.experiment.config import Config
 from lexfed.records import rundir
-from lexfed.records.rundir import RunDir
+from lexfed.records.rundir import DEPLOYMENT, RunDir
 from lexfed.runs import launch
 from lexfed.runs.launch import Elsewhere, Manner
 from lexfed.runtime.correspondence import Carrier, Correspondence, Times, by_letter
 from lexfed.secure.identity import Roster, read_identity, read_roster
 
-DEPLOYMENT, STATUS = "deployment.json", "status.json"
+STATUS = "status.json"
 FEDERATION_BYTES = 16
 OFTEN = 0.5  # seconds between two writings of the status
 
@@ -77,7 +77,7 @@ def deployed(path: Path, settings: list[str], clients: int) -> Config:
     elsewhere.
     """
     config = configuration.load(path, [*settings, f"data.clients={clients}"])
-    return configuration.changed(config, ["secrets=system", "data.name=elsewhere"])
+    return configuration.changed(config, ["secrets=system", f"data.name={ELSEWHERE}"])
 
 
 def read_deployment(run: Path) -> Deployment:

@@ -30,6 +30,7 @@ from lexfed.privacy import accounting
 from lexfed.runtime.workers import WORKERS_LOCK
 
 Record = dict[str, Any]  # one line of rounds.jsonl
+DEPLOYMENT = "deployment.json"  # of a run between organisations: the federation's name, its keys
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,13 @@ class RunDir:
     def fingerprint(self) -> str:
         """Of the configuration that the run was made with: its checkpoints carry it."""
         return fingerprint(tomllib.loads(self.config_file.read_text(encoding="utf-8")))
+
+    def federation(self) -> str:
+        """The name for good of a run between organisations."""
+        try:
+            return str(json.loads((self.path / DEPLOYMENT).read_text())["federation"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self.path} is no run between organisations") from error
 
     def fork_name(self) -> str:
         return fork_name(tomllib.loads(self.config_file.read_text(encoding="utf-8")))

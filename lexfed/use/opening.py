@@ -11,13 +11,17 @@ import torch
 
 from lexfed.core.errors import CheckpointError, ConfigError, nearest
 from lexfed.core.seeds import fresh
+from lexfed.corpus.organisations import ELSEWHERE, elsewhere
 from lexfed.corpus.population import Client, Population
 from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.experiment.config import Config
 from lexfed.federation import ClientState, ServerState
 from lexfed.federation.server_optimizer import released
 from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
 from lexfed.runtime.store import SECRET, Store
+from lexfed.site import site_file
+from lexfed.site.desk import joined
 
 Who = int | str  # a client's number, or its name
 ASK = 1  # the number of the ask in which a run scores its clients: what is used is what was scored
@@ -47,6 +51,9 @@ class Opened:
     directory: RunDir
     assembly: Assembly
     state: ServerState
+    # of a run between organisations: the one whose folder was named, and where its state lies
+    me: int | None = None
+    store: Path | None = None
 
     @property
     def people(self) -> Population:
@@ -61,17 +68,20 @@ class Opened:
         """A client, and what it keeps."""
         if not 0 <= number < self.clients:
             raise ConfigError(f"there is no client {number}: they are numbered {self.numbers()}")
-        store, people = Store(self.directory.clients), self.people
+        if self.me is not None and number != self.me:
+            raise ConfigError(f"this site is client {self.me}: it has nothing of the others")
+        store, people = Store(self.store or self.directory.clients), self.people
         if self.assembly.config.secrets == "system":  # who predicts must not make a new one
             if not (store.root / SECRET).is_file():
-                raise CheckpointError(f"{self.directory.clients} does not hold the clients' secret")
+                where = "; name an organisation's folder with --site" if not people.here else ""
+                raise CheckpointError(f"{store.root} does not hold the clients' secret{where}")
             people = replace(people, secret=store.secret())
         return people.client(number), store.load(number, (self.state.step, ASK))
 
     def number(self, who: "Who | None") -> int | None:
         """The client that is meant: by its number, or by the name that the data has for it."""
         if who is None:
-            return None
+            return self.me
         names, word = self.people.names, str(who)
         if word.isdecimal() and int(word) < self.clients:
             return int(word)
@@ -90,10 +100,30 @@ class Opened:
         return f"0 to {self.clients - 1}" if self.clients > 1 else "0"
 
 
-def opened(path: Path) -> Opened:
+def opened(path: Path, site: Path | None = None) -> Opened:
+    """`site`: an organisation's folder, for a run between organisations: its own part of it."""
     directory = directory_of(path)
     state = state_of(directory)
-    return Opened(directory, assemble(directory.config()), state)
+    if site is not None:
+        return _at_home(directory, state, site)
+    config = directory.config()
+    if config.data.name == ELSEWHERE:
+        return Opened(directory, assemble(config, _elsewhere(config)), state)
+    return Opened(directory, assemble(config), state)
+
+
+def _elsewhere(config: Config) -> Population:
+    return elsewhere(config.data, {}, config.entry.kind.labels)
+
+
+def _at_home(directory: RunDir, state: ServerState, site: Path) -> Opened:
+    """With the organisation's own texts and table, under the terms that it joined."""
+    mine = site_file.load(site if site.suffix == ".toml" else site / "site.toml")
+    folder = mine.folder / "federations" / directory.federation()
+    if not (folder / "terms.toml").is_file():
+        raise ConfigError(f"{site} did not take part in {directory.path}")
+    found = joined(mine, (folder / "terms.toml").read_bytes(), folder)
+    return Opened(directory, found.assembly, state, mine.me, folder / "store")
 
 
 @contextmanager

@@ -52,13 +52,18 @@ class Predictions:
 
 
 def predict(
-    path: Path, texts: Sequence[str | None], client: Who | None = None, at_home: bool = False
+    path: Path,
+    texts: Sequence[str | None],
+    client: Who | None = None,
+    at_home: bool = False,
+    site: Path | None = None,
 ) -> Predictions:
     """What the run's model says of these texts; a client's own, if one is named. `at_home`: for
-    texts of that client's own, whose label shares count (`train.logit_adjustment`).
+    texts of that client's own, whose label shares count (`train.logit_adjustment`). `site`: of a
+    run between organisations, with what this one keeps.
     """
-    check(directory_of(path), client, at_home)
-    return predicted(opened(path), texts, client, at_home)
+    check(directory_of(path), client, at_home, site)
+    return predicted(opened(path, site), texts, client, at_home)
 
 
 def predicted(
@@ -78,12 +83,12 @@ def predicted(
     return Predictions(run.people.labels, logits, whose(run, evaluator, client, model, called))
 
 
-def check(directory: RunDir, client: Who | None, at_home: bool) -> None:
+def check(directory: RunDir, client: Who | None, at_home: bool, site: Path | None = None) -> None:
     """Refuse what can't be meant, before anything is loaded."""
     kind = directory.config().entry.kind
     if not kind.labels:
         raise ConfigError(f"{directory.path} holds a {kind.name}: it has no labels to predict")
-    if at_home and client is None:
+    if at_home and client is None and site is None:
         raise ConfigError("--at-home is for a client's own texts: name it with --client")
 
 

@@ -119,7 +119,9 @@ def _end_all(made: Federation) -> None:
 
 def left_behind(folder: Path) -> list[str]:
     """Processes that still speak of this folder."""
-    found = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    )
     mine = str(os.getpid())
     return [
         line for line in found.stdout.splitlines()

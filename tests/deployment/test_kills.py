@@ -56,7 +56,9 @@ def table(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def matching(words: str) -> list[int]:
-    found = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    )
     lines = [line for line in found.stdout.splitlines() if words in line]
     return [int(line.split()[0]) for line in lines]
 

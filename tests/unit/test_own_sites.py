@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from lexfed.core.seeds import derive, root
+from lexfed.core.errors import CheckpointError, ConfigError
+from lexfed.core.seeds import derive, public_identity, root
 from lexfed.corpus.loading import Columns
 from lexfed.corpus.population import Data
 from lexfed.corpus.sources import load
@@ -17,8 +19,10 @@ from lexfed.deployment.driving import deployed, drive, prepared
 from lexfed.privacy.accounting import Release, SummedGaussian, epsilon
 from lexfed.records.rundir import RunDir
 from lexfed.runs.launch import Manner
+from lexfed.secure.identity import Roster, write_identity, write_roster
 from lexfed.site.policy import Policy
-from tests.organisations import QUICK, Local, close, desk, server_keys, site
+from lexfed.use import predicting
+from tests.organisations import QUICK, SERVER, Local, close, desk, server_keys, site
 
 IDENTITIES = [derive(root(n), "identity") for n in range(4)]
 CLASSIFIER = """
@@ -170,3 +174,32 @@ def test_noise_in_shares_under_a_sites_own_epsilon(tmp_path: Path) -> None:
 def _epsilon_of(rounds: int) -> float:
     event = SummedGaussian(3.0, parts=4, steps=1000)
     return epsilon((Release("user", event, rounds),), "user", 1e-4)
+
+
+def test_an_organisation_uses_what_was_trained(tmp_path: Path) -> None:
+    """With its own words and table; somebody else has only what is common; and nobody's folder
+    opens another's.
+    """
+    run = federated(CLASSIFIER.format(method="fedevocab"), tmp_path)
+    write_site(tmp_path / "site1", 1)
+    texts = ["a fine and moving film", "dull, slow and badly written"]
+    own = predicting.predict(run.path, texts, site=tmp_path / "site1")
+    common = predicting.predict(run.path, texts)
+    assert own.labels == common.labels == ("bad", "good")
+    assert own.whose.startswith("client 1")
+    assert not torch.equal(own.logits, common.logits)
+    with pytest.raises(ConfigError, match="this site is client 1"):
+        predicting.predict(run.path, texts, client=2, site=tmp_path / "site1")
+    with pytest.raises(CheckpointError, match="--site"):
+        predicting.predict(run.path, texts, client=1)
+
+
+def write_site(folder: Path, me: int) -> None:
+    """The files that `site` of tests/organisations.py stands for."""
+    write_identity(folder / "identity.pem", IDENTITIES[me])
+    clients = dict(enumerate(map(public_identity, IDENTITIES)))
+    write_roster(folder / "peers.json", Roster(clients, public_identity(SERVER)))
+    (folder / "secret").write_bytes(derive(root(me), "site"))
+    (folder / "secret").chmod(0o600)
+    policy = '[policy]\nmethods = ["fedevocab"]\n'
+    (folder / "site.toml").write_text(f'[data]\nname = "texts.csv"\n{policy}')
