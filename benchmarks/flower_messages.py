@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from lexfed.corpus.loading import Columns
@@ -71,26 +72,38 @@ def prepare(folder: Path) -> None:
 
 
 @contextmanager
-def organisations(folder: Path, address: str, plain: bool) -> Iterator[list[int]]:
+def organisations(folder: Path, address: str, plain: bool) -> Iterator[Callable[[], list[int]]]:
     """Their processes: each a SuperNode, with a site process or without."""
     with ExitStack() as stack:
-        pids = []
+        sites: list[int] = []
+        keepers: list[attending.Keeper] = []
         for name in NAMES:
             mine = site_file.load(folder / name / "site.toml")
-            node = attending.node_command(mine, address, processes.free_port())
-            words = [*node.words, *(("--node-config",) if plain else ())]
-            if plain:
-                at = words.index("--node-config")
-                words[at + 1 :] = [f'lexfed-site="{folder / name}"']
-            command = processes.Command(tuple(words), node.home)
-            node_process = processes.running(command, folder / name / "node.log")
-            pids.append(stack.enter_context(node_process).pid)
+            node = attending.node_of(mine, address, processes.free_port())
+            keeper = Plain(node, folder / name) if plain else attending.Keeper(node, lambda _: None)
+            keepers.append(keeper)
+            stack.callback(keeper.end)
             if not plain:
                 own = (sys.executable, "-m", "lexfed", "client", str(folder / name), "--no-node")
                 site = processes.Command(own, node.home)
                 log = folder / name / "client.log"
-                pids.append(stack.enter_context(processes.running(site, log)).pid)
+                sites.append(stack.enter_context(processes.running(site, log)).pid)
+
+        def pids() -> list[int]:
+            """Now: a SuperNode that came too early ends, and is started again."""
+            for keeper in keepers:
+                keeper.look()
+            return [*sites, *(p.pid for keeper in keepers for p in keeper.processes)]
+
         yield pids
+
+
+class Plain(attending.Keeper):
+    """SuperNodes that are told where the texts lie, in place of the socket."""
+
+    def __init__(self, node: processes.Node, site: Path) -> None:
+        told = replace(node, socket=site)
+        super().__init__(told, lambda _: None)
 
 
 def family(pids: list[int]) -> set[int]:
@@ -141,13 +154,14 @@ def measured(folder: Path, rounds: int, plain: bool) -> dict[str, float]:
     with organisations(folder, place.own_address, plain) as pids:
 
         def look(state: str) -> None:
-            spent.append(cpu(pids))
+            now = pids()
+            spent.append(cpu(now))
             server.append(cpu([os.getpid()]) - spent[-1])
-            memory.append(shared_memory(pids) / len(NAMES))
+            memory.append(shared_memory(now) / len(NAMES))
 
-        began = cpu([os.getpid()]) - cpu(pids)
+        began = cpu([os.getpid()]) - cpu(pids())
         serving.serve(run, place, lambda line: None, look)
-        spent.append(cpu(pids))
+        spent.append(cpu(pids()))
     records = serving.RunDir(run).records()
     seconds = [record["seconds"] for record in records]
     return {

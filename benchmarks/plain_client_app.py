@@ -20,7 +20,7 @@ def answer(message: Message, context: Context) -> Message:
     from lexfed.site.desk import Desk
 
     torch.set_num_threads(1)
-    mine = site_file.load(Path(str(context.node_config["lexfed-site"])) / "site.toml")
+    mine = site_file.load(Path(str(context.node_config["lexfed-socket"])) / "site.toml")
     desk = Desk(mine, site_log.opened(mine.folder / "site.log"))
     record: Any = message.content["letter"]
     parts = desk.answer(*(bytes(record[name].data) for name in ("head", "body")))

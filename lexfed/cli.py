@@ -623,4 +623,5 @@ if __name__ == "__main__":
 
 app.command("server")(commands.server)
 app.command("client")(commands.client)
+app.command("node")(commands.node)
 app.add_typer(commands.keys, name="keys")

@@ -19,7 +19,7 @@ import torch
 
 from lexfed.core.memory import give_back
 from lexfed.deployment import processes
-from lexfed.deployment.processes import Command
+from lexfed.deployment.processes import Node
 from lexfed.site import site_log
 from lexfed.site.desk import Desk, Open, joined
 from lexfed.site.doorway import door
@@ -29,33 +29,28 @@ Say = Callable[[str], None]
 AGAIN = 3.0  # seconds before a SuperNode that died is started again
 
 
-def node_command(mine: SiteFile, address: str, port: int, insecure: bool = False) -> Command:
-    place = mine.folder / mine.door.node
-    return processes.supernode(place, address, mine.socket, place / "flower", port, insecure)
+def node_of(mine: SiteFile, address: str, port: int, insecure: bool = False) -> Node:
+    return Node(mine.folder / mine.door.node, address, mine.socket, port, insecure)
 
 
 def attend(
     mine: SiteFile,
-    node: Command | None,
+    node: Node | None,
     say: Say,
     show: Say = lambda line: None,
     open_with: Open = joined,
 ) -> None:
-    """Until somebody ends this process. `node`: the SuperNode's command; None: it is started
-    elsewhere.
-    """
+    """Until somebody ends this process. `node`: its SuperNode; None: that is started elsewhere."""
     give_back()
     torch.set_num_threads(1)  # bits must not depend on how many cores there are
     log = site_log.opened(mine.folder / "site.log")
     desk = Desk(mine, log, open_with)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = _until_told()
     with ExitStack() as stack:
         stack.enter_context(door(mine.socket, mine.door.users(), desk.answer, log.info))
         log.info(f"the site process of client {mine.me} is there")
         say(f"client {mine.me} of {len(mine.peers)}: the site process listens at {mine.socket}")
-        keeper = Keeper(node, mine, say)
+        keeper = Keeper(node, say, _node_user(mine))
         stack.callback(keeper.end)
         while not stop.wait(0.5):
             keeper.look()
@@ -65,34 +60,53 @@ def attend(
         handler.close()
 
 
+def carry(node: Node, say: Say) -> None:
+    """`lexfed node`: the SuperNode alone, until somebody ends it."""
+    stop, keeper = _until_told(), Keeper(node, say)
+    try:
+        while not stop.wait(0.5):
+            keeper.look()
+    finally:
+        keeper.end()
+
+
+def _until_told() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
 @dataclass
 class Keeper:
-    """A SuperNode for as long as the site process is there; one that dies is started again."""
+    """A SuperNode for as long as this process is there; one that dies is started again."""
 
-    node: Command | None
-    mine: SiteFile
+    node: Node | None
     say: Say
-    process: "subprocess.Popen[bytes] | None" = None
+    user: int | None = None
+    processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
     not_before: float = 0.0
     _open: ExitStack = field(default_factory=ExitStack)
 
-    @property
-    def log(self) -> Path:
-        return self.mine.folder / self.mine.door.node / "flower" / "supernode.log"
-
     def look(self) -> None:
-        if self.process is not None and self.process.poll() is not None:
-            self.say(f"the SuperNode ended; see {self.log}. It is started again.")
+        if self.node is None:
+            return
+        log = self.node.home / "supernode.log"
+        if any(process.poll() is not None for process in self.processes):
+            self.say(f"the SuperNode ended; see {log}. It is started again.")
             self.end()
             self.not_before = time.monotonic() + AGAIN
-        if self.node is not None and self.process is None and time.monotonic() >= self.not_before:
-            started = processes.running(self.node, self.log, _node_user(self.mine))
-            self.process = self._open.enter_context(started)
+        if not self.processes and time.monotonic() >= self.not_before:
+            self.node.prepare(self.user)
+            self.processes = [
+                self._open.enter_context(processes.running(command, log, self.user))
+                for command in self.node.commands()
+            ]
             self.say("the SuperNode started")
 
     def end(self) -> None:
         self._open.close()
-        self.process = None
+        self.processes = []
 
 
 def _node_user(mine: SiteFile) -> int | None:

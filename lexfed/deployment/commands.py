@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from lexfed.deployment.checks import Check
+    from lexfed.deployment.serving import Place
 
 _argument, _option = typer.Argument, typer.Option
 keys = typer.Typer(help="Keys of a server and of organisations.", no_args_is_help=True)
@@ -27,6 +28,15 @@ Print_ = Annotated[bool, _option("--print", help="Print Flower's own commands, a
 Insecure = Annotated[
     bool, _option("--insecure", help="No TLS, no node keys: for tests on one machine.", hidden=True)
 ]
+SuperLink = Annotated[str, _option(metavar="HOST:PORT", help="Where the server is.")]
+StatusRun = Annotated[Path | None, _argument(metavar="[RUN]", help="Of `status`.")]
+Out = Annotated[Path | None, _option(help="Where results go; default runs/NAME-TIME.")]
+Resume = Annotated[bool, _option("--resume", help="Go on where the run stopped.")]
+Host = Annotated[str, _option(help="Where the SuperLink listens; 0.0.0.0: everywhere.")]
+Port = Annotated[int, _option(help="And at which port.")]
+Patience = Annotated[float, _option(help="Seconds to wait for an answer.")]
+Grace = Annotated[float, _option(help="Seconds to wait for who is away.")]
+StartWith = Annotated[int, _option(help="Begin when so many are there; 0: all.")]
 KeysFolder = Annotated[Path, _option("--keys", metavar="DIR", help="The server's keys.")]
 
 
@@ -76,18 +86,16 @@ def gather(
 
 def server(
     target: Target,
-    run: Annotated[Path | None, _argument(metavar="[RUN]", help="Of `status`.")] = None,
+    run: StatusRun = None,
     keys: KeysFolder = Path("."),
-    out: Annotated[Path | None, _option(help="Where results go; default runs/NAME-TIME.")] = None,
-    resume: Annotated[bool, _option("--resume", help="Go on where the run stopped.")] = False,
+    out: Out = None,
+    resume: Resume = False,
     settings: Settings = None,
-    host: Annotated[str, _option(help="Where the SuperLink listens; 0.0.0.0: everywhere.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, _option(help="And at which port.")] = 9092,
-    patience: Annotated[float, _option(help="Seconds to wait for an answer.")] = 600.0,
-    grace: Annotated[float, _option(help="Seconds to wait for who is away.")] = 30.0,
-    start_with: Annotated[int, _option(help="Begin when so many are there; 0: all.")] = 0,
+    host: Host = "127.0.0.1",
+    port: Port = 9092,
+    patience: Patience = 600.0,
+    grace: Grace = 30.0,
+    start_with: StartWith = 0,
     check: Check_ = False,
     print_: Print_ = False,
     insecure: Insecure = False,
@@ -103,23 +111,29 @@ def server(
         return
     place = serving.Place(host, port, insecure)
     if resume:
-        directory = Path(target)
-        driving.read_deployment(directory)
-    else:
-        roster = driving.checked_roster(keys)
-        config = driving.deployed(Path(target), list(settings or ()), len(roster.clients))
-        if check:
-            _report(checks.of_server(config, keys, place))
-            return
-        directory = out or rundir.default_path(config)
-        driving.prepared(config, keys, directory, Times(patience, grace), start_with)
-    if print_:
-        for command in serving.commands(directory, place):
+        _serve(Path(target), place, print_)
+        return
+    roster = driving.checked_roster(keys)
+    config = driving.deployed(Path(target), list(settings or ()), len(roster.clients))
+    if check:
+        _report(checks.of_server(config, keys, place))
+        return
+    directory = out or rundir.default_path(config)
+    driving.prepared(config, keys, directory, Times(patience, grace), start_with)
+    _serve(directory, place, print_)
+
+
+def _serve(directory: Path, place: "Place", only_print: bool) -> None:
+    from lexfed.deployment import serving
+
+    commands = serving.commands(directory, place)
+    if only_print:
+        for command in commands:
             print(command)
         return
     say, show = _lines()
     say(f"the run is {directory}; what goes on: lexfed server status {directory}")
-    for command in serving.commands(directory, place):
+    for command in commands:
         say(f"  {command}")
     serving.serve(directory, place, say, show)
     say(f"finished: {directory / 'report.html'}")
@@ -127,9 +141,7 @@ def server(
 
 def client(
     folder: Annotated[Path, _argument(metavar="SITE", help="A folder with site.toml and keys.")],
-    superlink: Annotated[
-        str, _option(metavar="HOST:PORT", help="Where the server is.")
-    ] = "127.0.0.1:9092",
+    superlink: SuperLink = "127.0.0.1:9092",
     init: Annotated[
         str | None, _option("--init", metavar="DATA", help="Write a site.toml for these texts.")
     ] = None,
@@ -153,13 +165,34 @@ def client(
         return
     mine = site_file.load(path)
     port = node_port or processes.free_port()
-    command = attending.node_command(mine, superlink, port, insecure)
+    carrier = attending.node_of(mine, superlink, port, insecure)
     if print_:
-        print(command)
+        for command in carrier.commands():
+            print(command)
         return
     say, show = _lines()
-    say(f"  {command}" if node else f"start the SuperNode with:\n  {command}")
-    attending.attend(mine, command if node else None, say, show)
+    for command in carrier.commands() if node else ():
+        say(f"  {command}")
+    if not node:
+        say(f"start the SuperNode with: lexfed node FOLDER --socket {mine.socket} --superlink ...")
+    attending.attend(mine, carrier if node else None, say, show)
+
+
+def node(
+    folder: Annotated[Path, _argument(metavar="FOLDER", help="With `node` and ca.crt.")],
+    socket: Annotated[Path, _option(help="Of the site process.")],
+    superlink: SuperLink = "127.0.0.1:9092",
+    port: Annotated[int, _option(help="Of the SuperNode, on loopback; 0: any.")] = 0,
+    print_: Print_ = False,
+) -> None:
+    """The SuperNode of an organisation alone, as a user who has none of its texts."""
+    from lexfed.deployment import attending, processes
+
+    carrier = processes.Node(folder.resolve(), superlink, socket, port or processes.free_port())
+    for command in carrier.commands():
+        print(f"  {command}", flush=True)
+    if not print_:
+        attending.carry(carrier, _lines()[0])
 
 
 def _report(found: "list[Check]") -> None:

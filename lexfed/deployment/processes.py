@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lexfed.core.errors import ConfigError, LexfedError
-from lexfed.core.files import OWNERS_FOLDER
+from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
+from lexfed.core.seeds import fresh
 
 # nothing is told to anybody else, nothing is fetched
 QUIET = {
@@ -171,22 +172,52 @@ def superlink(
     return Command(words, home, more)
 
 
-def supernode(
-    site: Path, address: str, socket_path: Path, home: Path, port: int, insecure: bool = False
-) -> Command:
-    tls: Sequence[str] = (
-        ("--insecure",)
-        if insecure
-        else (
-            "--root-certificates", str(site / "ca.crt"),
-            "--auth-supernode-private-key", str(site / "node"),
-        )
-    )  # fmt: skip
-    words = (
-        program("flower-supernode"), *tls, "--superlink", address, "--host", "127.0.0.1",
-        "--port", str(port), "--node-config", f'lexfed-socket="{socket_path}"',
-    )  # fmt: skip
-    return Command(words, home)
+@dataclass(frozen=True)
+class Node:
+    """A SuperNode, and what starts the relay for each message. The two share a secret, so that no
+    other local user can take the relay's place at the SuperNode's loopback interface.
+    """
+
+    folder: Path  # its key, and the certificate that it takes
+    address: str  # of the SuperLink
+    socket: Path  # of the site process
+    port: int
+    insecure: bool = False
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "flower"
+
+    @property
+    def secret(self) -> Path:
+        return self.home / "superexec.secret"
+
+    def prepare(self, user: int | None = None) -> None:
+        self.home.mkdir(OWNERS_FOLDER, parents=True, exist_ok=True)
+        write_atomically(self.secret, fresh(), OWNER_ONLY)
+        for path in (self.home, self.secret) if user is not None else ():
+            os.chown(path, user, -1)  # type: ignore[arg-type]
+
+    def commands(self) -> tuple[Command, Command]:
+        tls: Sequence[str] = (
+            ("--insecure",)
+            if self.insecure
+            else (
+                "--root-certificates", str(self.folder / "ca.crt"),
+                "--auth-supernode-private-key", str(self.folder / "node"),
+            )
+        )  # fmt: skip
+        ours = ("--superexec-auth-secret-file", str(self.secret))
+        node = (
+            program("flower-supernode"), *tls, "--superlink", self.address, "--host", "127.0.0.1",
+            "--port", str(self.port), "--isolation", "process", *ours,
+            "--node-config", f'lexfed-socket="{self.socket}"',
+        )  # fmt: skip
+        starter = (
+            program("flower-superexec"), "--insecure", *ours,
+            "--runtime-api-address", f"127.0.0.1:{self.port}",
+        )  # fmt: skip
+        return Command(node, self.home), Command(starter, self.home)
 
 
 def configure(home: Path, address: str, ca: Path | None) -> None:

@@ -15,7 +15,7 @@ from tests.organisations import simulated
 
 def main(folder: str, config: str, address: str, port: str, *more: str) -> None:
     mine = site_file.load(Path(folder) / "site.toml")
-    node = attending.node_command(mine, address, int(port), "--insecure" in more)
+    node = attending.node_of(mine, address, int(port), "--insecure" in more)
     open_with = simulated(configuration.load(Path(config)))
     attending.attend(mine, node, lambda line: print(line, flush=True), open_with=open_with)
 

@@ -134,13 +134,12 @@ def test_a_node_that_nobody_registered_is_refused(tmp_path: Path) -> None:
         stranger = tmp_path / "stranger"
         key_making.new("stranger", stranger)
         (stranger / "ca.crt").write_bytes((real.folder / "keys/ca.crt").read_bytes())
-        node = processes.supernode(
-            stranger, real.place.own_address, real.folder / "site0/site.sock",
-            stranger / "flower", processes.free_port(),
-        )  # fmt: skip
+        socket = real.folder / "site0/site.sock"
+        node = processes.Node(stranger, real.place.own_address, socket, processes.free_port())
+        node.prepare()
         thread, done = in_the_background(real)
         time.sleep(8)
-        with processes.running(node, stranger / "log") as process:
+        with processes.running(node.commands()[0], stranger / "log") as process:
             theirs = finished(thread, done)
             refused = process.poll() is not None
     text = (stranger / "log").read_text(errors="replace")
