@@ -13,6 +13,7 @@ subtracted.
 import csv
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -147,7 +148,10 @@ def measured(folder: Path, rounds: int, plain: bool) -> dict[str, float]:
     run = folder / f"run-{time.monotonic_ns()}"
     driving.prepared(config, folder / "server", run, Times(poll=0.1))
     place = serving.Place(port=processes.free_port())
-    bundle.RELAY = HERE / "plain_client_app.py" if plain else RELAY
+    shipped = folder / "plain" / RELAY.name
+    shipped.parent.mkdir(exist_ok=True)
+    shutil.copy(HERE / "plain_client_app.py", shipped)
+    bundle.RELAY = shipped if plain else RELAY
     spent: list[float] = []
     server: list[float] = []
     memory: list[float] = []

@@ -117,7 +117,7 @@ def run(command: Command, wanted: bool = True) -> str:
 
 
 def _last(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" │") for line in text.splitlines() if any(map(str.isalnum, line))]
     return lines[-1] if lines else "it said nothing"
 
 
