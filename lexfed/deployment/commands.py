@@ -22,6 +22,10 @@ Settings = Annotated[
     list[str] | None,
     _option("--set", metavar="KEY=VALUE", help="Override a key: rounds=20"),
 ]
+Choose = Annotated[
+    list[str] | None,
+    _option("--choose", metavar="KEY=V,V", help="Try these values, and say which is best."),
+]
 Check_ = Annotated[bool, _option("--check", help="Say what is missing, and start nothing.")]
 Print_ = Annotated[bool, _option("--print", help="Print Flower's own commands, and start nothing.")]
 Insecure = Annotated[
@@ -88,12 +92,13 @@ def server(
     patience: Annotated[float, _option(help="Seconds to wait for an answer.")] = 600.0,
     grace: Annotated[float, _option(help="Seconds to wait for who is away.")] = 30.0,
     start_with: Annotated[int, _option(help="Begin when so many are there; 0: all.")] = 0,
+    choose: Choose = None,
     check: Check_ = False,
     print_: Print_ = False,
     insecure: Insecure = False,
 ) -> None:
     """Run a method between organisations, on Flower: the server's side."""
-    from lexfed.deployment import checks, driving, serving
+    from lexfed.deployment import checks, choosing, driving, serving
     from lexfed.records import rundir
     from lexfed.runtime.correspondence import Times
 
@@ -101,7 +106,7 @@ def server(
         for line in serving.status_lines(run or _latest()):
             print(line)
         return
-    place = serving.Place(host, port, insecure)
+    place, times = serving.Place(host, port, insecure), Times(patience, grace)
     if resume:
         directory = Path(target)
         driving.read_deployment(directory)
@@ -112,7 +117,19 @@ def server(
             _report(checks.of_server(config, keys, place))
             return
         directory = out or rundir.default_path(config)
-        driving.prepared(config, keys, directory, Times(patience, grace), start_with)
+        if choose:
+            found = choosing.candidates(Path(target), settings or (), choose, len(roster.clients))
+            say, show = _lines()
+            choosing.choose(
+                found,
+                directory,
+                lambda one, folder: driving.prepared(one, keys, folder, times, start_with),
+                lambda folder: serving.serve(folder, place, say, show),
+                say,
+            )
+            say(f"chosen: {directory / choosing.CHOSEN}")
+            return
+        driving.prepared(config, keys, directory, times, start_with)
     if print_:
         for command in serving.commands(directory, place):
             print(command)
