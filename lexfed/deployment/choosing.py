@@ -6,7 +6,7 @@ what the sites score on texts that they hold out for choosing.
     DIR/chosen.toml       the configuration with the best values, scored on test texts again
 
 The same command again goes on: who is finished is not run again. Every candidate costs the sites
-its exchanges and, where something is promised, its epsilon.
+its exchanges, and their books count them all. Under a promise nothing is chosen: nobody is scored.
 """
 
 import itertools
@@ -24,7 +24,6 @@ from lexfed.deployment.driving import DEPLOYMENT, deployed
 from lexfed.experiment import config as configuration
 from lexfed.experiment import terms
 from lexfed.experiment.config import Config
-from lexfed.privacy import accounting
 from lexfed.records import checkpoint, rundir
 from lexfed.records.rundir import RunDir
 
@@ -48,8 +47,6 @@ class Result:
     better: str = ""
     score: float | None = None
     stopped: str | None = None
-    epsilon: float | None = None
-    ledger: accounting.Ledger = ()
 
 
 def candidates(
@@ -88,8 +85,8 @@ def _check(found: Sequence[Candidate]) -> None:
             raise ConfigError(f"candidates {i} and {j} are the same: leave one out")
     if any(candidate.config.privacy.placement != "none" for candidate in found):
         raise ConfigError(
-            "options can't be chosen under [privacy]: nobody is asked for scores, which no noise "
-            "covers"
+            "options can't be chosen under [privacy]: nobody is asked for scores there, as no "
+            "noise covers them; choose in a simulation on public texts"
         )
 
 
@@ -152,8 +149,6 @@ def _result(folder: Path) -> Result:
         figure.better if figure else "",
         score if sound else None,
         summary["stopped"],
-        summary["epsilon_this_run"],
-        accounting.from_json(summary["ledger"] or ()),
     )
 
 
@@ -178,28 +173,16 @@ def _write(
 ) -> None:
     shown = next((result for result in results if result.score is not None), Result())
     told = [
-        {"number": n, "values": dict(candidate.values), "score": result.score,
-         "stopped": result.stopped, "epsilon_this_run": result.epsilon}
-        for n, (candidate, result) in enumerate(zip(found, results, strict=True), 1)
-    ]  # fmt: skip
+        {"number": n, "values": dict(one.values), "score": result.score, "stopped": result.stopped}
+        for n, (one, result) in enumerate(zip(found, results, strict=True), 1)
+    ]
     choice: dict[str, Any] = {
         "figure": shown.figure,
         "better": shown.better or None,
         "best": None if best is None else best + 1,
         "candidates": told,
-        "epsilon_together": _together(found, results),
     }
     write_atomically(out / CHOICE, (json.dumps(choice, indent=2) + "\n").encode())
-
-
-def _together(found: Sequence[Candidate], results: Sequence[Result]) -> float | None:
-    """What all candidates cost one client; None: nothing is promised."""
-    options = found[0].config.privacy
-    ledger = tuple(release for result in results for release in result.ledger)
-    if not ledger or any(candidate.config.privacy.placement == "none" for candidate in found):
-        return None
-    total = accounting.epsilon(ledger, "user", options.delta, options.accountant)
-    return total if math.isfinite(total) else None
 
 
 def _table(found: Sequence[Candidate], results: Sequence[Result], best: int) -> Iterator[str]:

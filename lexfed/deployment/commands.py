@@ -3,6 +3,7 @@ command needs is imported when it runs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,11 @@ import typer
 
 if TYPE_CHECKING:
     from lexfed.deployment.checks import Check
+    from lexfed.deployment.choosing import Prepare
+    from lexfed.deployment.serving import Place
+    from lexfed.experiment.config import Config
+    from lexfed.records.rundir import RunDir
+    from lexfed.runtime.correspondence import Times
 
 _argument, _option = typer.Argument, typer.Option
 keys = typer.Typer(help="Keys of a server and of organisations.", no_args_is_help=True)
@@ -22,6 +28,7 @@ Settings = Annotated[
     list[str] | None,
     _option("--set", metavar="KEY=VALUE", help="Override a key: rounds=20"),
 ]
+Host = Annotated[str, _option(help="Where the SuperLink listens; 0.0.0.0: everywhere.")]
 Choose = Annotated[
     list[str] | None,
     _option("--choose", metavar="KEY=V,V", help="Try these values, and say which is best."),
@@ -85,9 +92,7 @@ def server(
     out: Annotated[Path | None, _option(help="Where results go; default runs/NAME-TIME.")] = None,
     resume: Annotated[bool, _option("--resume", help="Go on where the run stopped.")] = False,
     settings: Settings = None,
-    host: Annotated[str, _option(help="Where the SuperLink listens; 0.0.0.0: everywhere.")] = (
-        "127.0.0.1"
-    ),
+    host: Host = "127.0.0.1",
     port: Annotated[int, _option(help="And at which port.")] = 9092,
     patience: Annotated[float, _option(help="Seconds to wait for an answer.")] = 600.0,
     grace: Annotated[float, _option(help="Seconds to wait for who is away.")] = 30.0,
@@ -98,38 +103,40 @@ def server(
     insecure: Insecure = False,
 ) -> None:
     """Run a method between organisations, on Flower: the server's side."""
-    from lexfed.deployment import checks, choosing, driving, serving
+    from lexfed.deployment import checks, driving, serving
     from lexfed.records import rundir
     from lexfed.runtime.correspondence import Times
 
     if target == "status":
-        for line in serving.status_lines(run or _latest()):
-            print(line)
+        print("\n".join(serving.status_lines(run or _latest())))
         return
     place, times = serving.Place(host, port, insecure), Times(patience, grace)
     if resume:
-        directory = Path(target)
-        driving.read_deployment(directory)
+        _serve(Path(target), place, print_)
+        return
+    clients, given = len(driving.checked_roster(keys).clients), list(settings or ())
+    config = driving.deployed(Path(target), given, clients)
+    directory = out or rundir.default_path(config)
+    prepare = partial(_prepared, keys, times, start_with)
+    if check:
+        _report(checks.of_server(config, keys, place))
+    elif choose:
+        _choose(Path(target), given, choose, clients, directory, prepare, place)
     else:
-        roster = driving.checked_roster(keys)
-        config = driving.deployed(Path(target), list(settings or ()), len(roster.clients))
-        if check:
-            _report(checks.of_server(config, keys, place))
-            return
-        directory = out or rundir.default_path(config)
-        if choose:
-            found = choosing.candidates(Path(target), settings or (), choose, len(roster.clients))
-            say, show = _lines()
-            choosing.choose(
-                found,
-                directory,
-                lambda one, folder: driving.prepared(one, keys, folder, times, start_with),
-                lambda folder: serving.serve(folder, place, say, show),
-                say,
-            )
-            say(f"chosen: {directory / choosing.CHOSEN}")
-            return
-        driving.prepared(config, keys, directory, times, start_with)
+        prepare(config, directory)
+        _serve(directory, place, print_)
+
+
+def _prepared(keys: Path, times: "Times", start_with: int, config: "Config", run: Path) -> "RunDir":
+    from lexfed.deployment import driving
+
+    return driving.prepared(config, keys, run, times, start_with)
+
+
+def _serve(directory: Path, place: "Place", print_: bool) -> None:
+    from lexfed.deployment import driving, serving
+
+    driving.read_deployment(directory)
     if print_:
         for command in serving.commands(directory, place):
             print(command)
@@ -140,6 +147,23 @@ def server(
         say(f"  {command}")
     serving.serve(directory, place, say, show)
     say(f"finished: {directory / 'report.html'}")
+
+
+def _choose(
+    path: Path,
+    settings: list[str],
+    choices: list[str],
+    clients: int,
+    out: Path,
+    prepare: "Prepare",
+    place: "Place",
+) -> None:
+    from lexfed.deployment import choosing, serving
+
+    found = choosing.candidates(path, settings, choices, clients)
+    say, show = _lines()
+    choosing.choose(found, out, prepare, lambda run: serving.serve(run, place, say, show), say)
+    say(f"the best values are in {out / choosing.CHOSEN}")
 
 
 def client(

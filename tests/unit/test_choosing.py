@@ -22,6 +22,7 @@ from tests.organisations import QUICK, Local, close, desk, server_keys, site
 from tests.unit.test_own_sites import CLASSIFIER, IDENTITIES, LANGUAGE, VECTORS, logs, texts_of
 
 SMALL = CLASSIFIER.format(method="fedavg").replace("rounds = 3", "rounds = 1")
+PROMISED = SMALL + '[privacy]\nplacement = "central"\nnoise = 1.0\n'
 LEARNED = "train.lr=0.0001,0.01"
 
 
@@ -118,33 +119,26 @@ def test_what_is_finished_is_not_run_again_and_what_was_killed_goes_on(tmp_path:
 
         def train(folder: Path) -> RunDir:
             started.append(folder.name)
-            if started == ["1", "2"]:
+            if started == ["1"]:
                 raise KilledError
             return sites.train(folder)
 
         with pytest.raises(KilledError):
             sites.choose(SMALL, LEARNED, train=train)
-        kept = json.loads((tmp_path / "out/choice.json").read_text())
-        assert kept["best"] is None
-        assert not (tmp_path / "out/chosen.toml").exists()
-        before = read_deployment(tmp_path / "out/2").federation
+        out = tmp_path / "out"
+        assert json.loads((out / "choice.json").read_text())["best"] is None
+        assert not (out / "chosen.toml").exists()
+        before = read_deployment(out / "1").federation
+        second = choosing.candidates(tmp_path / "federation.toml", [], [LEARNED], 4)[1]
+        rundir.create(out / "2", second.config)  # killed before the federation had a name
         choice = sites.choose(SMALL, LEARNED, train=train)
-        assert started == ["1", "2", "2"]
-        assert read_deployment(tmp_path / "out/2").federation == before
-        assert choice["best"] in (1, 2)
+        assert started == ["1", "1", "2"]
+        assert read_deployment(out / "1").federation == before
+        assert all(candidate["score"] is not None for candidate in choice["candidates"])
+        assert sites.choose(SMALL, LEARNED, train=train) == choice
+        assert started == ["1", "1", "2"]
         with pytest.raises(ConfigError, match=r"another choice: its train\.lr differs"):
             sites.choose(SMALL, "train.lr=0.02,0.03", train=train)
-
-
-def test_a_folder_that_was_killed_before_it_was_whole_is_made_again(tmp_path: Path) -> None:
-    with organisations(tmp_path) as sites:
-        sites.choose(SMALL, "train.lr=0.01")
-        candidates = choosing.candidates(
-            tmp_path / "federation.toml", [], ["train.lr=0.01,0.02"], 4
-        )
-        rundir.create(tmp_path / "out/2", candidates[1].config)  # and no name of a federation yet
-        choice = sites.choose(SMALL, "train.lr=0.01,0.02")
-    assert choice["candidates"][1]["score"] is not None
 
 
 def test_a_candidate_that_diverges_is_none_to_choose(tmp_path: Path) -> None:
@@ -166,6 +160,7 @@ def test_a_candidate_that_diverges_is_none_to_choose(tmp_path: Path) -> None:
         (SMALL, ["train.lr=0.1,"], "--choose wants key=value,value"),
         (SMALL, ["evaluation.limit=3,4"], "evaluation.limit says how candidates are scored"),
         (SMALL, ["train.lr=0.1,fast"], "train.lr must be a number"),
+        (PROMISED, ["train.lr=0.1,0.2"], r"can't be chosen under \[privacy\]: nobody is asked"),
     ],
 )
 def test_what_can_not_be_chosen(text: str, choices: list[str], line: str, tmp_path: Path) -> None:
