@@ -141,6 +141,7 @@ def test_what_is_finished_is_not_run_again_and_what_was_killed_goes_on(tmp_path:
             sites.choose(SMALL, "train.lr=0.02,0.03", train=train)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_diverges_is_none_to_choose(tmp_path: Path) -> None:
     with organisations(tmp_path) as sites:
         choice = sites.choose(SMALL, "train.lr=1e12,0.01")
@@ -190,7 +191,6 @@ def test_language_models_are_chosen_on_validation_texts(tmp_path: Path) -> None:
         tested = sites.train(run.path).summary()
     assert choice["figure"] == "word_perplexity"
     assert choice["better"] == "lower"
-    # sixteen texts of each site's are for choosing on, and more for the test
     assert (
         choice["candidates"][0]["score"] == RunDir(tmp_path / "out/1").summary()["word_perplexity"]
     )
