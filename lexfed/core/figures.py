@@ -6,7 +6,7 @@ A method of one's own may bring figures that are not here: they are shown under 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 def percent(value: float) -> str:
@@ -63,6 +63,8 @@ class Figure:
     # r: what a run prints; s: `compare` on a terminal; c: the page of `compare`; k: a card of the
     # report
     where: str = ""
+    # options are chosen by it, and which of two values is the better one
+    better: Literal["", "higher", "lower"] = ""
 
 
 FIGURES: tuple[Figure, ...] = (
@@ -74,7 +76,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("clients", "clients"),
     Figure("client_names"),  # where they are sources or users; for who runs the simulation
     # classifiers
-    Figure("global_accuracy", "global accuracy", percent, "rsck"),
+    Figure("global_accuracy", "global accuracy", percent, "rsck", "higher"),
     Figure(
         "global_accuracy_interval", "global accuracy ± (95 %: texts and clients drawn)", percent
     ),
@@ -91,10 +93,10 @@ FIGURES: tuple[Figure, ...] = (
     Figure("vocabulary_size", "words in the vocabulary"),
     Figure("single_source_words", "words of one organisation alone"),
     Figure("agreement_refused"),
-    Figure("heldout_loss", "loss on held-out text", three, "rsck"),
+    Figure("heldout_loss", "loss on held-out text", three, "rsck", "lower"),
     Figure("centralised_heldout_loss", "loss, all text in one place", three, "rck"),
     # language models
-    Figure("word_perplexity", "perplexity per word", _one, "rsck"),
+    Figure("word_perplexity", "perplexity per word", _one, "rsck", "lower"),
     Figure("word_perplexity_interval", "perplexity per word ± (95 %: users drawn)", _one),
     Figure("worst_tenth_perplexity", "perplexity per word, worst tenth of users", _one, "c"),
     Figure("word_accuracy", "word accuracy", percent, "c"),
@@ -174,6 +176,12 @@ _BY_KEY = {figure.key: figure for figure in FIGURES}
 def shown(where: str) -> tuple[str, ...]:
     """The keys that are shown there, in order."""
     return tuple(figure.key for figure in FIGURES if where in figure.where)
+
+
+def chosen_by(summary: Mapping[str, Any]) -> Figure | None:
+    """The figure of a run by which options are chosen; None: it has none."""
+    found = (f for f in FIGURES if f.better and summary.get(f.key) is not None)
+    return next(found, None)
 
 
 def human(key: str, value: Any) -> str:

@@ -3,6 +3,7 @@ command needs is imported when it runs.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,11 @@ import typer
 
 if TYPE_CHECKING:
     from lexfed.deployment.checks import Check
+    from lexfed.deployment.choosing import Prepare
     from lexfed.deployment.serving import Place
+    from lexfed.experiment.config import Config
+    from lexfed.records.rundir import RunDir
+    from lexfed.runtime.correspondence import Times
 
 _argument, _option = typer.Argument, typer.Option
 keys = typer.Typer(help="Keys of a server and of organisations.", no_args_is_help=True)
@@ -22,6 +27,10 @@ Target = Annotated[
 Settings = Annotated[
     list[str] | None,
     _option("--set", metavar="KEY=VALUE", help="Override a key: rounds=20"),
+]
+Choose = Annotated[
+    list[str] | None,
+    _option("--choose", metavar="KEY=V,V", help="Try these values, and say which is best."),
 ]
 Check_ = Annotated[bool, _option("--check", help="Say what is missing, and start nothing.")]
 Print_ = Annotated[bool, _option("--print", help="Print Flower's own commands, and start nothing.")]
@@ -96,6 +105,7 @@ def server(
     patience: Patience = 600.0,
     grace: Grace = 30.0,
     start_with: StartWith = 0,
+    choose: Choose = None,
     check: Check_ = False,
     print_: Print_ = False,
     insecure: Insecure = False,
@@ -106,28 +116,36 @@ def server(
     from lexfed.runtime.correspondence import Times
 
     if target == "status":
-        for line in serving.status_lines(run or _latest()):
-            print(line)
+        print("\n".join(serving.status_lines(run or _latest())))
         return
-    place = serving.Place(host, port, insecure)
+    place, times = serving.Place(host, port, insecure), Times(patience, grace)
     if resume:
         _serve(Path(target), place, print_)
         return
-    roster = driving.checked_roster(keys)
-    config = driving.deployed(Path(target), list(settings or ()), len(roster.clients))
+    clients, given = len(driving.checked_roster(keys).clients), list(settings or ())
+    config = driving.deployed(Path(target), given, clients)
+    directory = out or rundir.default_path(config)
+    prepare = partial(_prepared, keys, times, start_with)
     if check:
         _report(checks.of_server(config, keys, place))
-        return
-    directory = out or rundir.default_path(config)
-    driving.prepared(config, keys, directory, Times(patience, grace), start_with)
-    _serve(directory, place, print_)
+    elif choose:
+        _choose(Path(target), given, choose, clients, directory, prepare, place)
+    else:
+        prepare(config, directory)
+        _serve(directory, place, print_)
 
 
-def _serve(directory: Path, place: "Place", only_print: bool) -> None:
+def _prepared(keys: Path, times: "Times", start_with: int, config: "Config", run: Path) -> "RunDir":
+    from lexfed.deployment import driving
+
+    return driving.prepared(config, keys, run, times, start_with)
+
+
+def _serve(directory: Path, place: "Place", print_: bool) -> None:
     from lexfed.deployment import serving
 
     commands = serving.commands(directory, place)
-    if only_print:
+    if print_:
         for command in commands:
             print(command)
         return
@@ -137,6 +155,23 @@ def _serve(directory: Path, place: "Place", only_print: bool) -> None:
         say(f"  {command}")
     serving.serve(directory, place, say, show)
     say(f"finished: {directory / 'report.html'}")
+
+
+def _choose(
+    path: Path,
+    settings: list[str],
+    choices: list[str],
+    clients: int,
+    out: Path,
+    prepare: "Prepare",
+    place: "Place",
+) -> None:
+    from lexfed.deployment import choosing, serving
+
+    found = choosing.candidates(path, settings, choices, clients)
+    say, show = _lines()
+    choosing.choose(found, out, prepare, lambda run: serving.serve(run, place, say, show), say)
+    say(f"the best values are in {out / choosing.CHOSEN}")
 
 
 def client(

@@ -88,7 +88,7 @@ def assemble(config: Config, people: Population | None = None) -> Assembly:
             labels=entry.kind.labels,
             apart=config.apart,
         )
-    parts = entry.kind.parts(config, people, entry)
+    parts = entry.kind.parts(config, _held_out(config, people), entry)
     if config.self_audit != OFF:
         parts = replace(parts, layer=self_audit(config.self_audit))
     method = _with_layers(building.build(config, parts), config, parts)
@@ -97,6 +97,17 @@ def assemble(config: Config, people: Population | None = None) -> Assembly:
         method = replace(method, study=parts.study)
     promise = promised(parts.promise, config, method, parts.people)
     return Assembly(config, parts.people, method, parts, promise, names)
+
+
+def _held_out(config: Config, people: Population) -> Population:
+    """Where a method knows of one held-out set only, an organisation takes the one that is
+    named.
+    """
+    if people.here or config.evaluation.split == "test":
+        return people
+    if of_kind(config.entry, "evaluation.split"):  # its requests say which
+        return people
+    return replace(people, common_test=people.common_validation)
 
 
 def _with_layers(method: Method, config: Config, parts: Any) -> Method:
