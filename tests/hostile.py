@@ -72,9 +72,13 @@ class Hostile:
     @classmethod
     def joined(cls, folder: Path, terms: bytes | None = None, **policy: Any) -> "Hostile":
         made = cls(desk(organisation(folder, **policy)), terms or written())
-        answer = made.hello()
-        assert answer is not None and answer.kind == "reply", answer
+        made.enters()
         return made
+
+    def enters(self) -> None:
+        answer = self.hello()
+        assert answer is not None
+        assert answer.kind == "reply", answer.reason
 
     def again(self) -> "Hostile":
         """The site process was killed, and started anew."""

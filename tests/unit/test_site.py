@@ -217,8 +217,7 @@ def test_what_is_wrong_at_the_site_stays_there(tmp_path: Path) -> None:
     refused(server, server.hello(), "the site could not join: see its log")
     assert "DataError" in server.log
     organisation(tmp_path)  # mended
-    answer = server.hello()
-    assert answer is not None and answer.kind == "reply"
+    server.enters()
 
 
 # --- what is asked -------------------------------------------------------------------------------
@@ -257,7 +256,7 @@ def test_a_handler_that_would_tell_a_private_name(tmp_path: Path) -> None:
         return replace(made, site=replace(made.site, method=replace(method, client=client)))
 
     server = Hostile(desk(organisation(tmp_path), leaky))
-    assert (hello := server.hello()) is not None and hello.kind == "reply"
+    server.enters()
     refused(server, server.ask(), "the site could not answer: see its log")
     assert "private parameter 'embedding.weight' was about to be sent" in server.log
     assert not list(tmp_path.rglob("answers/*"))
@@ -347,7 +346,7 @@ def test_one_exchange_more_than_the_policy_grants(tmp_path: Path) -> None:
     refused(server, server.ask(), "policy.exchanges")
     refused(server, server.again().ask(message=server.request()), "policy.exchanges")
     another = replace(server, federation="cd" * 16)
-    assert (hello := another.hello()) is not None and hello.kind == "reply"
+    another.enters()
     refused(another, another.ask(), "policy.exchanges")
 
 
@@ -406,7 +405,7 @@ def test_no_exchange_beyond_the_sites_own_epsilon(placement: str, tmp_path: Path
     refused(server, server.ask(), "policy.epsilon")
     refused(server, server.ask("evaluate"), "policy.epsilon")
     another = replace(server, federation="cd" * 16)
-    assert (hello := another.hello()) is not None and hello.kind == "reply"
+    another.enters()
     refused(another, another.ask(), "policy.epsilon")
     assert spent(server) == answers[-1]
 
@@ -415,8 +414,8 @@ def test_a_budget_of_the_servers_that_pays_for_nothing(tmp_path: Path) -> None:
     """Terms whose own epsilon covers no round at all plan no release: an answer is not free."""
     terms = written(privacy={"placement": "central", "noise": 0.5, "epsilon": 1e-3})
     server = Hostile(desk(organisation(tmp_path, epsilon=3.0)), terms)
-    if (hello := server.hello()) is not None and hello.kind == "reply":
-        refused(server, server.ask(), "epsilon")
+    server.enters()
+    refused(server, server.ask(), "epsilon")
     assert server.ledger["exchanges"] == 0
 
 
@@ -427,7 +426,7 @@ def test_what_was_sent_without_noise_is_remembered(tmp_path: Path) -> None:
     mine = server.desk.mine
     later = replace(mine, policy=replace(mine.policy, epsilon=8.0))
     careful = Hostile(desk(later), written(privacy=NOISE["local"]), "cd" * 16)
-    assert (hello := careful.hello()) is not None and hello.kind == "reply"
+    careful.enters()
     refused(careful, careful.ask(), "without noise")
 
 
@@ -468,7 +467,7 @@ def test_a_public_file_is_the_one_that_the_server_has(tmp_path: Path) -> None:
     fede = {"vocabulary": "own+public", "vectors": ["file:vectors.txt"]}
     digest = shared_terms._digest(table)
     server = Hostile(desk(mine), written(fedevocab=fede, files={"vectors.txt": digest}))
-    assert (hello := server.hello()) is not None and hello.kind == "reply", hello
+    server.enters()
     other = Hostile(desk(mine), written(fedevocab=fede, files={"vectors.txt": "00" * 32}))
     other.federation = "cd" * 16
     refused(other, other.hello(), "is not the one that the server has")
