@@ -217,7 +217,7 @@ class Correspondence:
                 waiting.not_before = time.monotonic() + 10 * self.times.again
 
     def _opened(self, arrived: Arrived, asked: Letter) -> Letter | None:
-        """The answer to what was asked; None: it is none, or not from who should have written it."""
+        """The answer to what was asked; None: it is none, or not from whom it should be."""
         try:
             letter = letters.opened(arrived.head, arrived.body, self._known)
         except LetterError as error:

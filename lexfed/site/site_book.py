@@ -75,7 +75,7 @@ def charged(spent: Spent, policy: Policy, assembly: Assembly, verb: Verb, clock:
         )
     after = replace(spent, exchanges=spent.exchanges + 1)
     release = _release(assembly, verb)
-    if release is None or isinstance(release.event, Bare) and release in spent.ledger:
+    if release is None or (isinstance(release.event, Bare) and release in spent.ledger):
         return after
     if isinstance(release.event, Pure) and release.against == "public":
         token = f"{clock} {verb.name}"

@@ -16,7 +16,8 @@ from lexfed.privacy import accounting
 from lexfed.runtime import letters
 from lexfed.runtime.letters import Letter
 from lexfed.site.desk import Joined, joined
-from lexfed.site.policy import Policy
+from lexfed.site.policy import Policy, RefusedError, check_verb
+from lexfed.site.site_book import Spent, charged
 from lexfed.site.site_file import SiteFile
 from lexfed.wire import Message, encode
 from tests.hostile import (
@@ -41,10 +42,12 @@ def _close() -> Iterator[None]:
 def refused(server: Hostile, answer: Letter | None, why: str) -> str:
     """It was, for this reason, in one line of the log, and nothing of the texts is in either."""
     assert answer is not None
-    assert answer.kind == "refusal" and not answer.body
+    assert answer.kind == "refusal"
+    assert not answer.body
     assert why in answer.reason
     line = server.log.splitlines()[-1]
-    assert "refused" in line and why in line
+    assert "refused" in line
+    assert why in line
     for private in (SECRET, "number7", "ours.csv", str(server.desk.mine.folder)):
         assert private not in answer.reason
     assert SECRET not in server.log
@@ -93,7 +96,8 @@ def test_letters_for_somebody_else(tmp_path: Path) -> None:
 def test_another_lexfed(tmp_path: Path) -> None:
     server = Hostile(desk(organisation(tmp_path)), version="0.0.1\x1b[2J\nforged line")
     refused(server, server.hello(), "the server runs lexfed 0.0.1?[2J?forged line")
-    assert "\x1b" not in server.log and "\nforged" not in server.log
+    assert "\x1b" not in server.log
+    assert "\nforged" not in server.log
     assert not (tmp_path / "federations").exists()
 
 
@@ -190,7 +194,8 @@ def test_terms_that_a_site_does_not_take(changed: dict[str, Any], tmp_path: Path
     mine = replace(mine, files={"vectors.txt": tmp_path / "v.txt"})
     server = Hostile(desk(mine), written(**changed))
     refused(server, server.hello(), "")
-    assert not (tmp_path / "federations").exists() and not (tmp_path / "ledger.json").exists()
+    assert not (tmp_path / "federations").exists()
+    assert not (tmp_path / "ledger.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -308,7 +313,8 @@ def test_a_model_of_the_wrong_kind(spoilt: Any, tmp_path: Path) -> None:
     arrays = {name: spoilt(value) for name, value in honest.arrays.items()}
     answer = server.ask(message=replace(honest, arrays=arrays))
     assert answer.kind in ("refusal", "reply")
-    assert SECRET not in answer.reason and SECRET not in server.log
+    assert SECRET not in answer.reason
+    assert SECRET not in server.log
     refused(server, server.ask(message=replace(honest, arrays={})), "")
     assert server.ask().kind == "reply"
 
@@ -401,13 +407,68 @@ def test_no_exchange_beyond_the_sites_own_epsilon(placement: str, tmp_path: Path
     while len(answers) < 20 and server.ask().kind == "reply":
         answers.append(spent(server))
     assert 2 <= len(answers) < 20
-    assert answers == sorted(answers) and answers[-1] <= 3.0
+    assert answers == sorted(answers)
+    assert answers[-1] <= 3.0
     refused(server, server.ask(), "policy.epsilon")
     refused(server, server.ask("evaluate"), "policy.epsilon")
     another = replace(server, federation="cd" * 16)
     another.enters()
     refused(another, another.ask(), "policy.epsilon")
     assert spent(server) == answers[-1]
+
+
+def answered(server: Hostile, name: str, most: int = 50) -> Spent:
+    """The book, when a new site has answered this verb as often as its policy grants, at one
+    clock.
+    """
+    there, rules, book = server.desk.federations[FEDERATION], server.desk.mine.policy, Spent()
+    verb = there.site.method.verb(name)
+    while book.exchanges < most:
+        try:
+            book = charged(book, rules, there.assembly, verb, f"{FEDERATION} 1")
+        except RefusedError as error:
+            assert "policy.epsilon" in str(error)
+            return book
+    return book
+
+
+def test_shares_of_noise_are_paid_for_under_masks(tmp_path: Path) -> None:
+    """Of a secure sum, the masked answer costs; the exchanges around it tell nothing."""
+    noise = {"placement": "distributed", "noise": 4.0}
+    terms = written(privacy=noise, secure={"sums": True}, rounds=1000)
+    server = Hostile.joined(tmp_path, terms, epsilon=2.0, secure_sums=True, noise="own")
+    alone = server.ask("train")  # without masks, nothing is said
+    assert alone.kind == "silence"
+    assert not alone.body
+    for name in ("train-keys", "train-shares", "train-open"):
+        assert answered(server, name).exchanges == 50
+        assert answered(server, name).ledger == ()
+    book = answered(server, "train-masked")
+    assert 2 <= book.exchanges == accounting.times(book.ledger) < 50
+    assert accounting.epsilon(book.ledger, "user", server.desk.mine.policy.delta) <= 2.0
+    scores = server.desk.federations[FEDERATION].site.method.verb("evaluate-masked")
+    with pytest.raises(RefusedError, match="no scores"):
+        check_verb(server.desk.mine.policy, scores)
+
+
+WORDS = {"kind": "bpe", "size": 300, "public": "rotten_tomatoes"}
+
+
+@pytest.mark.parametrize(
+    ("start", "verb", "times"), [("public", "vote", 0), ("heavy_hitters", "sketch", 2)]
+)
+def test_words_are_not_asked_for_again_and_again(
+    start: str, verb: str, times: int, tmp_path: Path
+) -> None:
+    """A question that the terms do not pay for, or that they pay for once."""
+    terms = written(
+        method="tokenizer_for_free", fedevocab=None, model=None, data={"clients": 3},
+        tokenizer={**WORDS, "start": start}, privacy=NOISE["local"], rounds=5,
+        language_model={"width": 4}, heavy_hitters={"epsilon": 3.0, "epsilon_of": "user"},
+        tokenizer_for_free={"switch": [2]},
+    )  # fmt: skip
+    server = Hostile.joined(tmp_path, terms, methods=("tokenizer_for_free",), epsilon=8.0)
+    assert answered(server, verb).exchanges == times
 
 
 def test_a_budget_of_the_servers_that_pays_for_nothing(tmp_path: Path) -> None:
