@@ -27,6 +27,7 @@ from lexfed.site.policy import Policy
 from lexfed.site.site_file import Door, SiteFile
 
 SERVER = derive(root(7), "server")
+OPENED: list[Desk] = []  # desks whose logs are open
 QUICK = Times(patience=120.0, grace=0.3, start=20.0, again=0.0, look=0.0, poll=0.0)
 
 
@@ -55,7 +56,9 @@ def site(folder: Path, me: int, identities: Sequence[bytes], policy: Policy, **m
 def desk(mine: SiteFile, open_with: Open | None = None) -> Desk:
     log = site_log.opened(mine.folder / "site.log")
     logging.raiseExceptions = True
-    return Desk(mine, log) if open_with is None else Desk(mine, log, open_with)
+    made = Desk(mine, log) if open_with is None else Desk(mine, log, open_with)
+    OPENED.append(made)
+    return made
 
 
 @dataclass
@@ -125,6 +128,11 @@ def close(desks: Iterable[Desk]) -> None:
     for each in desks:
         for handler in each.log.handlers:
             handler.close()
+
+
+def close_all() -> None:
+    close(OPENED)
+    OPENED.clear()
 
 
 def loaded(path: Path, *settings: str) -> Config:

@@ -41,6 +41,13 @@ def write_atomically(
             keep_names(path.parent)
 
 
+def make_private(folder: Path) -> None:
+    """A folder that its owner alone can enter, and so every folder that is made on the way."""
+    for place in (*reversed(folder.parents), folder):
+        if not place.is_dir():
+            place.mkdir(OWNERS_FOLDER, exist_ok=True)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """What the system refuses here is said of this path: a full disk names no file, and a temporary

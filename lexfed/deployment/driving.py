@@ -9,6 +9,7 @@ clients are asked by letter.
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,8 @@ def drive(carrier: Carrier, run: Path, manner: Manner | None = None) -> RunDir:
         letters.wait_for(about.start_with or len(roster.clients))
         done = launch.resume(run, (), manner or Manner(), Elsewhere(people, federation))
     except BaseException as error:
-        status.write(letters, ended=f"stopped: {error or type(error).__name__}")
+        with suppress(OSError):  # a full disk may be why
+            status.write(letters, ended=f"stopped: {error or type(error).__name__}")
         raise
     status.write(letters, ended="finished")
     return done

@@ -21,6 +21,7 @@ import tomli_w
 from lexfed.core.errors import ConfigError
 from lexfed.core.importing import is_own
 from lexfed.corpus.catalogue import CATALOGUE
+from lexfed.corpus.organisations import ELSEWHERE
 from lexfed.corpus.population import Data
 from lexfed.experiment import config as configuration
 from lexfed.experiment import toml
@@ -36,7 +37,18 @@ WORDS = ("", "public", "heavy_hitters", "random", "none")
 # of [data], what the server says
 SHARED_DATA = ("clients", "labels", "classes")
 LEFT_OUT = ("seed", "name", "keep", "secrets", "malice", "audit", "data")
+# what stands in place of what is left out
+OURS: Mapping[str, Any] = {"malice": {}, "audit": {}, "secrets": "system"}
 OPENED_FILES = tuple(key for key in FILES if key != "data.name")
+
+
+LONGEST = 1 << 18  # bytes
+
+
+class TermsError(ConfigError):
+    """What is wrong with a server's terms, in a sentence that it may be told: it holds the server's
+    own words, and nothing of the organisation.
+    """
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,7 @@ def _put(table: dict[str, Any], key: str, change: Any) -> None:
     elif isinstance(value, list) and all(isinstance(v, str) for v in value):
         inner[last] = [change(v) for v in value]
     else:
-        raise ConfigError(f"{key} must be a name")
+        raise TermsError(f"{key} must be a name")
 
 
 def adopted(terms: bytes, mine: Data, allowed: Allowed, **own: Mapping[str, Any]) -> Config:
@@ -103,23 +115,39 @@ def adopted(terms: bytes, mine: Data, allowed: Allowed, **own: Mapping[str, Any]
     files, and tables of its own (`self_audit`). Nothing is imported that it did not list, and no
     name of the server's is looked for on its disk.
     """
+    table, shared, digests = _read(terms)
+    for what in _unlisted(table, allowed):
+        raise TermsError(what)
+    if stray := [key for key in LEFT_OUT if key in table] or set(shared) - set(SHARED_DATA):
+        raise TermsError(f"the server's terms hold '{min(stray)}', which is not its to say")
+    here = toml.copied(table)
+    for key in OPENED_FILES:
+        _put(here, key, lambda value, key=key: _found(value, key, digests, allowed))
+    _check(table, shared)
+    return configuration.parse({**here, "data": {**_written(mine), **shared}, **OURS, **own})
+
+
+def _read(terms: bytes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The terms, what they say of data, and the digests of public files."""
+    if len(terms) > LONGEST:
+        raise TermsError(f"the server's terms are longer than {LONGEST:,} bytes")
     try:
-        table = tomllib.loads(terms.decode())
+        table = toml.copied(tomllib.loads(terms.decode()))
         shared, digests = dict(table.pop("data")), dict(table.pop("files"))
         if not all(isinstance(value, str) for value in digests.values()):
             raise ValueError("files")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError("the server's terms can't be read") from error
-    for what in _unlisted(table, allowed):
-        raise ConfigError(what)
-    for key in OPENED_FILES:
-        _put(table, key, lambda value, key=key: _found(value, key, digests, allowed))
-    if stray := [key for key in LEFT_OUT if key in table] or set(shared) - set(SHARED_DATA):
-        raise ConfigError(f"the server's terms hold '{min(stray)}', which is not its to say")
-    data = {**_written(mine), **shared}
-    return configuration.parse(
-        {**table, "data": data, "malice": {}, "audit": {}, "secrets": "system", **own}
-    )
+        raise TermsError("the server's terms can't be read") from error
+    return table, shared, digests
+
+
+def _check(table: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
+    """In the server's own words alone, so that it may hear what is wrong with them."""
+    try:
+        data = {"name": ELSEWHERE, "partition": "iid", **shared}
+        configuration.parse({**table, "data": data, **OURS})
+    except ConfigError as error:
+        raise TermsError(f"the server's terms: {error}") from error
 
 
 def _unlisted(table: Mapping[str, Any], allowed: Allowed) -> Iterator[str]:
@@ -129,7 +157,7 @@ def _unlisted(table: Mapping[str, Any], allowed: Allowed) -> Iterator[str]:
     for name, known in (("model", MODELS), ("language_model", LANGUAGE_MODELS)):
         inner = table.get(name)
         model = inner.get("name") if isinstance(inner, dict) else None
-        if model is not None and model not in known and model not in allowed.models:
+        if model is not None and model not in (*known, *allowed.models):
             yield f"model {model!r} is not on this site's list (policy.models)"
 
 
@@ -138,14 +166,14 @@ def _found(value: str, key: str, digests: Mapping[str, str], allowed: Allowed) -
     if not value.startswith(FILE):
         if value in (*WORDS, *CATALOGUE) or value.startswith(HASHED):
             return value
-        raise ConfigError(f"{key} = {value!r} names neither a public file nor a data set")
+        raise TermsError(f"{key} = {value!r} names neither a public file nor a data set")
     name = value.removeprefix(FILE)
     if name not in allowed.files:
-        raise ConfigError(
+        raise TermsError(
             f"{key} needs the public file {name!r}: say under [files] of site.toml where it lies"
         )
     if not allowed.files[name].is_file() or _digest(allowed.files[name]) != digests.get(name):
-        raise ConfigError(f"the file {name!r} here is not the one that the server has")
+        raise TermsError(f"the file {name!r} here is not the one that the server has")
     return str(allowed.files[name].resolve())
 
 

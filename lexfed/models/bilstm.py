@@ -9,7 +9,17 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
-from lexfed.models.model import EMBEDDING, ENCODER, HEAD, TABLE, Batch, ModelOptions, dropout, embed
+from lexfed.models.model import (
+    EMBEDDING,
+    ENCODER,
+    HEAD,
+    TABLE,
+    Batch,
+    ModelOptions,
+    dropout,
+    embed,
+    lstm_weights,
+)
 
 _LSTM = tuple(
     f"lstm.{kind}_l0{way}"
@@ -70,7 +80,7 @@ class BiLSTMClassifier:
             x,
             batch_sizes,
             (start, start),
-            [params[name] for name in _LSTM],
+            lstm_weights(params, _LSTM, x, self.options.hidden),
             True,
             1,
             0.0,

@@ -28,7 +28,7 @@ from lexfed.models.language_model import (
     TokenBatch,
     next_token_loss,
 )
-from lexfed.models.model import dropout
+from lexfed.models.model import dropout, lstm_weights
 
 _STRETCH = 64  # columns of a long sequence that are read at once
 
@@ -87,7 +87,7 @@ class LstmLanguageModel:
         generator = None if seed is None else torch_generator(seed)
         embedded = F.embedding(ids, params[EMBEDDING])
         x = dropout(embedded, self.options.dropout, generator)  # (B, T, d)
-        weights = [params[name] for name in self._names()]
+        weights = lstm_weights(params, self._names(), x, self.options.width)
         # padded, not packed: padding comes last, so nothing real is read after it, and packing is
         # no faster
         states, h, c = torch.lstm(

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import ConfigError, WireError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, torch_generator
 
@@ -134,6 +134,19 @@ def embed(params: Params, ids: Tensor) -> Tensor:
         table = torch.cat([table, params[BEYOND]])
     x = F.embedding(ids, table)
     return x @ params[PROJECTION] if PROJECTION in params else x
+
+
+def lstm_weights(params: Params, names: Sequence[str], x: Tensor, hidden: int) -> list[Tensor]:
+    """What `torch.lstm` reads x (.., d) with. It takes any shape that it is given, and reads beyond
+    the end of what is too small; and parameters may come from a server that nobody trusts.
+    """
+    for name in names:
+        width = x.shape[-1] if ".weight_ih" in name else hidden
+        shape = (4 * hidden, width) if ".weight" in name else (4 * hidden,)
+        value = params.get(name)
+        if value is None or value.shape != shape or value.dtype != x.dtype:
+            raise WireError(f"'{name}' is no array of {x.dtype} of shape {shape}")
+    return [params[name] for name in names]
 
 
 def collate(examples: Sequence[Example]) -> Batch:

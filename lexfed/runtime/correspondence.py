@@ -111,18 +111,25 @@ class Correspondence:
         client = letter.client
         if letter.kind == "refusal":
             # it may be asked again: a site is mended and started anew without a new node
-            self._greeted[node] = self._pending("hello", letters.ANYBODY, self.terms)
-            self._greeted[node].not_before = time.monotonic() + 10 * self.times.again  # type: ignore[union-attr]
+            self._greeted[node] = self._later()
             self._refuse(f"client {client}", letter.reason)
             return
-        self._greeted[node] = None
         if self.where.get(client, node) != node:
-            self.refused[TWO_NODES] += 1
-            self.said[f"client {client}"] = TWO_NODES
+            # the first one counts while it is there: it may be what is left of a node that died
+            self._greeted[node] = self._later()
+            if self.said.get(f"client {client}") != TWO_NODES:
+                self._refuse(f"client {client}", TWO_NODES, TWO_NODES)
             return
+        self._greeted[node] = None
         self.where[client] = node
         self.said.pop(f"client {client}", None)
         self.tell(self, f"client {client} is there")
+
+    def _later(self) -> Pending:
+        """A new hello, not at once."""
+        hello = self._pending("hello", letters.ANYBODY, self.terms)
+        hello.not_before = time.monotonic() + 10 * self.times.again
+        return hello
 
     def wait_for(self, clients: int) -> None:
         """Until so many are there."""
@@ -213,15 +220,23 @@ class Correspondence:
             waiting.ticket = None
             if not arrived.head:
                 continue
-            try:
-                letter = letters.opened(arrived.head, arrived.body, self._known)
-            except LetterError as error:
-                self._refuse("a node", str(error), UNREADABLE)
-                continue
-            if letters.answers(letter, waiting.letter):
+            letter = self._opened(arrived, waiting.letter)
+            if letter is not None:
                 yield key, letter
             else:
-                self._refuse("a node", "an answer to another letter", UNREADABLE)
+                waiting.not_before = time.monotonic() + 10 * self.times.again
+
+    def _opened(self, arrived: Arrived, asked: Letter) -> Letter | None:
+        """The answer to what was asked; None: it is none, or not from whom it should be."""
+        try:
+            letter = letters.opened(arrived.head, arrived.body, self._known)
+        except LetterError as error:
+            self._refuse("a node", str(error), UNREADABLE)
+            return None
+        if not letters.answers(letter, asked):
+            self._refuse("a node", "an answer to another letter", UNREADABLE)
+            return None
+        return letter
 
     def _known(self, letter: Letter) -> bytes | None:
         return self.peers.get(letter.client)

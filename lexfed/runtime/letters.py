@@ -82,10 +82,12 @@ def opened(head: bytes, body: bytes, known: Callable[[Letter], bytes | None]) ->
         letter = Letter(**fields, body=body)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LetterError("a head of no letter") from error
-    if not _is_sound(vars(letter)) or letter.written != written:
+    if not _is_sound(vars(letter)):
         raise LetterError("a head of no letter")
     if claimed != digest(body):
         raise LetterError("the body was changed on its way, or cut off")
+    if letter.written != written:
+        raise LetterError("a head of no letter")
     key = known(letter)
     if key is None or not keys.signed(key, signature, b"lexfed letter\0" + written):
         raise LetterError("not signed by who should have written it")

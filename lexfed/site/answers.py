@@ -5,12 +5,13 @@ another draw of noise, and must not be paid for again.
 """
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from lexfed.core.errors import CheckpointError
-from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
+from lexfed.core.files import OWNER_ONLY, make_private, write_atomically
+from lexfed.runtime import letters
+from lexfed.runtime.letters import LetterError
 
 KEPT = 24  # answers of a federation: those of the last rounds
 
@@ -18,6 +19,7 @@ KEPT = 24  # answers of a federation: those of the last rounds
 @dataclass(frozen=True)
 class Answers:
     folder: Path
+    key: bytes  # the site's own public one: what it has signed, it knows again
 
     def find(self, digest: str) -> tuple[bytes, bytes] | None:
         """Head and body of the answer to this request."""
@@ -26,10 +28,15 @@ class Answers:
         except FileNotFoundError:
             return None
         length = int.from_bytes(data[:4], "big")
-        return data[4 : 4 + length], data[4 + length :]
+        head, body = data[4 : 4 + length], data[4 + length :]
+        try:
+            letters.opened(head, body, lambda letter: self.key)
+        except LetterError as error:
+            raise CheckpointError(f"{self._path(digest)} is damaged: it is not sent") from error
+        return head, body
 
     def keep(self, digest: str, head: bytes, body: bytes) -> None:
-        self.folder.mkdir(OWNERS_FOLDER, parents=True, exist_ok=True)
+        make_private(self.folder)
         data = len(head).to_bytes(4, "big") + head + body
         write_atomically(self._path(digest), data, OWNER_ONLY)
         files = sorted(self.folder.glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime_ns)
@@ -55,5 +62,5 @@ class Newest:
             raise CheckpointError(f"{self.path} is damaged: restore it from a copy") from error
 
     def write(self, step: int) -> None:
-        os.makedirs(self.path.parent, OWNERS_FOLDER, exist_ok=True)
+        make_private(self.path.parent)
         write_atomically(self.path, f"{step}\n".encode(), OWNER_ONLY)

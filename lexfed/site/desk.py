@@ -10,19 +10,21 @@ A refusal says in one sentence why. What went wrong inside says so without a det
 hold text.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import Logger
+from math import isfinite
 from pathlib import Path
 from threading import Lock
+from traceback import extract_tb
 
 from lexfed import __version__
-from lexfed.core.errors import LexfedError, WireError
-from lexfed.core.files import OWNER_ONLY, OWNERS_FOLDER, write_atomically
+from lexfed.core.errors import CheckpointError, PrivacyError, WireError
+from lexfed.core.files import OWNER_ONLY, make_private, write_atomically
 from lexfed.corpus.organisations import home
 from lexfed.experiment import terms as shared_terms
 from lexfed.experiment.assembly import Assembly, assemble
+from lexfed.experiment.terms import TermsError
 from lexfed.runtime import letters
 from lexfed.runtime.letters import Letter, LetterError
 from lexfed.runtime.simulation import Site, site_of
@@ -33,8 +35,10 @@ from lexfed.site.answers import Answers, Newest
 from lexfed.site.policy import RefusedError
 from lexfed.site.site_book import Book, charged, weighed
 from lexfed.site.site_file import SiteFile
-from lexfed.wire import Message, Verb, decode, encode
+from lexfed.wire import Message, Verb, check, decode, encode
+from lexfed.wire.verbs import CLOCK
 
+LATEST = 1 << 31  # step, ask or round
 Packet = tuple[bytes, bytes]  # head and body
 
 
@@ -62,6 +66,7 @@ def joined(mine: SiteFile, terms: bytes, folder: Path) -> Joined:
     people = home(config.data, mine.me, mine.peers, mine.keys, config.entry.kind.labels)
     assembly = assemble(config, people)
     rules.check_promise(mine.policy, assembly)
+    make_private(folder)
     return Joined(terms, assembly, site_of(assembly, Store(folder / "store")))
 
 
@@ -81,11 +86,9 @@ class Desk:
             except LetterError as error:
                 self._say(f"refused a letter: {error}")
                 return b"", b""
-            kept = self._answers(request).find(request.digest)
-            if kept is not None:
-                self._say(f"sent the same answer again to '{request.verb or request.kind}'")
-                return kept
-            return self._sealed(request, self._safely(request))
+            packet = self._safely(request)
+            self.at = "waiting for the server"
+            return packet
 
     def _read(self, head: bytes, body: bytes) -> Letter:
         request = letters.opened(head, body, lambda letter: self.mine.server)
@@ -96,72 +99,71 @@ class Desk:
             raise LetterError(f"it is for client {request.client}, and this is {self.mine.me}")
         return request
 
-    def _safely(self, request: Letter) -> Letter:
+    def _safely(self, request: Letter) -> Packet:
+        """The answer, or a refusal. What a server is told of it is only what may be told: an error
+        may hold a text, a label, a path.
+        """
         try:
-            if request.version != __version__:
-                raise RefusedError(
-                    f"the server runs lexfed {site_log.plain(request.version)}, this site "
-                    f"{__version__}: they must be the same"
-                )
-            return self._hello(request) if request.kind == "hello" else self._ask(request)
-        except RefusedError as error:
-            why = str(error)
-        except LexfedError as error:
-            self._say(f"could not answer '{site_log.plain(request.verb)}': {error}")
-            why = (
-                str(error) if request.kind == "hello" else "the site could not answer: see its log"
+            kept = self._answers(request).find(request.digest)
+            if kept is not None:
+                self._say(f"sent the same answer again to '{request.verb}'")
+                return kept
+            return self._kept(request, self._made(request))
+        except (RefusedError, TermsError) as error:
+            why = site_log.plain(str(error))
+        except Exception as error:  # whatever a handler, torch, or a full disk does
+            what = "join" if request.kind == "hello" else "answer"
+            self._say(f"could not {what}: {_about(error)}")
+            why = f"the site could not {what}: see its log"
+        self._say(f"refused '{site_log.plain(request.verb or request.kind)}': {why}")
+        refusal = letters.answer(request, "refusal", self.mine.me, reason=why)
+        return letters.sealed(refusal, self.mine.keys.identity)
+
+    def _made(self, request: Letter) -> Letter:
+        if request.version != __version__:
+            raise RefusedError(
+                f"the server runs lexfed {request.version}, this site {__version__}: they must be "
+                "the same"
             )
-        except OSError as error:  # a full disk: nothing was sent, and the server may ask again
-            self._say(f"could not answer '{site_log.plain(request.verb)}': {error}")
-            why = "the site could not answer: see its log"
-        self._say(
-            f"refused '{site_log.plain(request.verb or request.kind)}': {site_log.plain(why)}"
-        )
-        return letters.answer(request, "refusal", self.mine.me, reason=why)
+        return self._hello(request) if request.kind == "hello" else self._ask(request)
 
     def _hello(self, request: Letter) -> Letter:
-        folder = self._folder(request)
-        there = folder / "terms.toml"
-        if there.exists() and there.read_bytes() != request.body:
-            raise RefusedError(
-                "this federation was joined under other terms: a changed configuration is another "
-                "federation"
-            )
+        there = self._folder(request) / "terms.toml"
         if letters.digest(request.body) != request.terms:
             raise RefusedError("these are not the terms that the letter names")
-        if request.federation not in self.federations:
-            self.federations[request.federation] = self.open(self.mine, request.body, folder)
-            os.makedirs(folder, OWNERS_FOLDER, exist_ok=True)
-            write_atomically(there, request.body, OWNER_ONLY)
-            config = self.federations[request.federation].assembly.config
-            self._say(
-                f"joined federation {request.federation[:8]}: {config.method}, "
-                f"{config.data.clients} clients, {config.rounds} rounds"
-                + (", secure sums" if config.secure.sums else "")
-            )
+        if there.exists():
+            self._joined(request)
+            return letters.answer(request, "reply", self.mine.me)
+        federation = self.open(self.mine, request.body, there.parent)
+        make_private(there.parent)
+        write_atomically(there, request.body, OWNER_ONLY)
+        self.federations[request.federation] = federation
+        config = federation.assembly.config
+        self._say(
+            f"joined federation {request.federation[:8]}: {config.method}, "
+            f"{config.data.clients} clients, {config.rounds} rounds"
+            + (", secure sums" if config.secure.sums else "")
+        )
         return letters.answer(request, "reply", self.mine.me)
 
     def _ask(self, request: Letter) -> Letter:
         federation = self._joined(request)
-        message = decode(request.body)
         verb = self._verb(federation, request.verb)
-        step, newest = message.meta.get("step"), Newest(self._folder(request) / "newest")
-        if type(step) is not int or step < newest.read():
+        rules.check_verb(self.mine.policy, verb)
+        message = _message(verb, request.body)
+        step, newest = int(message.meta["step"]), Newest(self._folder(request) / "newest")
+        if step < newest.read():
             raise RefusedError(
-                f"step {site_log.plain(str(step))} is older than what this site has answered "
-                f"({newest.read()})"
+                f"step {step} is older than what this site has answered ({newest.read()})"
             )
-        rules.check_request(self.mine.policy, verb, message)
-        self.at = f"answering '{verb.name}' of round {message.meta.get('round')}"
-        book = Book(self.mine.folder / "ledger.json")
-        spent = charged(
-            book.read(), self.mine.policy, federation.assembly, verb, request.federation
-        )
+        self.at = f"answering '{verb.name}' of round {message.meta['round']}"
+        book, clock = Book(self.mine.folder / "ledger.json"), f"{request.federation} {step}"
+        spent = charged(book.read(), self.mine.policy, federation.assembly, verb, clock)
         book.write(spent)  # before anything is made of the texts
         reply = federation.site.answer(verb, self.mine.me, message)
         newest.write(step)
         if reply is None:
-            self._say(f"kept the answer to '{verb.name}', round {message.meta.get('round')}")
+            self._say(f"kept the answer to '{verb.name}', round {message.meta['round']}")
             return letters.answer(request, "silence", self.mine.me)
         body = encode(reply)
         rules.check_reply(self.mine.policy, verb, reply, len(body))
@@ -172,16 +174,17 @@ class Desk:
     def _joined(self, request: Letter) -> Joined:
         """The federation of a request, after a restart from what was kept of it."""
         there = self._folder(request) / "terms.toml"
-        if request.federation not in self.federations:
-            if not there.exists():
-                raise RefusedError("this site has not joined that federation")
-            self.federations[request.federation] = self.open(
-                self.mine, there.read_bytes(), there.parent
+        if not there.exists():
+            raise RefusedError("this site has not joined that federation")
+        terms = there.read_bytes()
+        if letters.digest(terms) != request.terms:
+            raise RefusedError(
+                "this federation was joined under other terms: a changed configuration is another "
+                "federation"
             )
-        federation = self.federations[request.federation]
-        if letters.digest(federation.terms) != request.terms:
-            raise RefusedError("this federation was joined under other terms")
-        return federation
+        if request.federation not in self.federations:
+            self.federations[request.federation] = self.open(self.mine, terms, there.parent)
+        return self.federations[request.federation]
 
     def _verb(self, federation: Joined, name: str) -> Verb:
         try:
@@ -191,27 +194,49 @@ class Desk:
                 f"'{site_log.plain(name)}' is no verb of {federation.assembly.entry.name}"
             ) from error
 
-    def _sealed(self, request: Letter, answer: Letter) -> Packet:
+    def _kept(self, request: Letter, answer: Letter) -> Packet:
+        """What can't be kept is not sent: it could not be sent again as it was."""
         packet = letters.sealed(answer, self.mine.keys.identity)
-        if answer.kind != "refusal" and request.kind == "ask":
-            try:
-                self._answers(request).keep(request.digest, *packet)
-            except OSError as error:
-                self._say(f"could not keep an answer, so it was not sent: {error}")
-                why = "the site could not answer: see its log"
-                refusal = letters.answer(request, "refusal", self.mine.me, reason=why)
-                return letters.sealed(refusal, self.mine.keys.identity)
-        self.at = "waiting for the server"
+        if request.kind == "ask":
+            self._answers(request).keep(request.digest, *packet)
         return packet
 
     def _answers(self, request: Letter) -> Answers:
-        return Answers(self._folder(request) / "answers")
+        return Answers(self._folder(request) / "answers", self.mine.peers[self.mine.me])
 
     def _folder(self, request: Letter) -> Path:
         return self.mine.folder / "federations" / request.federation
 
     def _say(self, sentence: str) -> None:
-        self.log.info(sentence)
+        self.log.info(site_log.plain(sentence))
+
+
+def _message(verb: Verb, body: bytes) -> Message:
+    """A request as this verb may be asked, with a clock that can be."""
+    try:
+        message = decode(body)
+        check(verb, "down", message)
+    except WireError as error:
+        raise RefusedError(f"no message of '{verb.name}': {error}") from error
+    clock = [message.meta.get(name) for name in CLOCK]
+    if not all(type(number) is int and 0 <= number < LATEST for number in clock):
+        raise RefusedError(f"no clock: {', '.join(CLOCK)} are whole numbers")
+    if not all(isfinite(x) for x in message.meta.values() if isinstance(x, float)):
+        raise RefusedError("a number of the request is none")
+    return message
+
+
+def _about(error: Exception) -> str:
+    """An error in the log, without what it says of anything but files and names of parameters: the
+    others may quote a text.
+    """
+    if isinstance(error, PrivacyError | CheckpointError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.strerror}: {error.filename}"
+    places = [frame for frame in extract_tb(error.__traceback__) if "lexfed" in frame.filename]
+    where = f" in {Path(places[-1].filename).name}, line {places[-1].lineno}" if places else ""
+    return f"{type(error).__name__}{where}; lexfed client --check may say more"
 
 
 def _told(verb: Verb, request: Message, reply: Message, size: int) -> str:

@@ -10,38 +10,40 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lexfed.core.errors import ConfigError
 from lexfed.runtime.letters import LONGEST_HEAD
 
 Answer = Callable[[bytes, bytes], tuple[bytes, bytes]]
-LONGEST_BODY = 1 << 33
+Say = Callable[[str], None]
+LONGEST_BODY = 1 << 30
+AT_ONCE = 4  # letters that come in, or wait for their answer
 WAITING = 16  # that knock at the same time
 PATIENCE = 60.0  # seconds without a byte, while a frame comes in
+PATHS = 107  # bytes of a socket's path
 
 
 @contextmanager
-def door(
-    path: Path, users: frozenset[int], answer: Answer, say: Callable[[str], None]
-) -> Iterator[None]:
+def door(path: Path, users: frozenset[int], answer: Answer, say: Say) -> Iterator[None]:
     """Open while the context is. Each that knocks is served in a thread; `answer` takes one at a
     time.
     """
     listening = _bound(path)
     stop = threading.Event()
+    keeper = Doorkeeper(users, answer, say)
 
     def serve() -> None:
         while not stop.is_set():
             try:
                 connection, _ = listening.accept()
-            except OSError:
-                return
-            threading.Thread(
-                target=_served, args=(connection, users, answer, say), daemon=True
-            ).start()
+                keeper.meet(connection)
+            except OSError:  # one that hung up, or no file is left to open for a while
+                stop.wait(0.1)
 
     threading.Thread(target=serve, daemon=True).start()
     try:
@@ -55,40 +57,86 @@ def door(
 
 
 def _bound(path: Path) -> socket.socket:
-    """A socket of a process that was killed is taken away; that of one that lives is not."""
-    if len(os.fsencode(path)) > 107:
+    """A socket of a process that was killed is taken away; that of one that lives is not, nor
+    anything that is no socket.
+    """
+    if len(os.fsencode(path)) > PATHS:
         raise ConfigError(f"{path} is too long for a socket: set door.socket to a shorter path")
     if path.exists():
-        with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-            probe.connect(str(path))
+        if not path.is_socket():
+            raise ConfigError(f"{path} is no socket: set door.socket to another path")
+        if _lives(path):
             raise ConfigError(f"{path} is in use: another lexfed client runs here")
         path.unlink()
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(str(path))
-    path.chmod(0o666)  # the kernel says who knocks
-    listening.listen(WAITING)
+    try:
+        listening.bind(str(path))
+        path.chmod(0o666)  # the kernel says who knocks
+        listening.listen(WAITING)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"no socket can be made at {path}: {error.strerror}") from error
     return listening
 
 
-def _served(
-    connection: socket.socket, users: frozenset[int], answer: Answer, say: Callable[[str], None]
-) -> None:
-    with connection:
+def _lives(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # it is busy
+            return True
+    return True
+
+
+@dataclass
+class Doorkeeper:
+    """Who may come in, and how many at once: a relay that is hostile can keep others of its kind
+    out, and no more.
+    """
+
+    users: frozenset[int]
+    answer: Answer
+    say: Say
+    room: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(AT_ONCE)
+    )
+    told: dict[str, float] = field(default_factory=dict)
+
+    def meet(self, connection: socket.socket) -> None:
         _, user, _ = struct.unpack(
             "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         )
-        if user not in users:
-            say(f"sent away user {user}, who may not knock (door.user)")
-            return
-        connection.settimeout(PATIENCE)
+        if user not in self.users:
+            connection.close()
+            self._tell(f"sent away user {user}, who may not knock (door.user)")
+        elif not self.room.acquire(blocking=False):
+            connection.close()
+            self._tell(f"sent away a relay: {AT_ONCE} are here already")
+        else:
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _tell(self, sentence: str) -> None:
+        """Now and then: who knocks all day must not push everything else out of the log."""
+        now = time.monotonic()
+        if now - self.told.get(sentence, float("-inf")) >= PATIENCE:
+            self.told[sentence] = now
+            self.say(sentence)
+
+    def _serve(self, connection: socket.socket) -> None:
         try:
-            head, body = _frame(connection, LONGEST_HEAD), _frame(connection, LONGEST_BODY)
-            connection.settimeout(None)
-            for part in answer(head, body):
-                connection.sendall(len(part).to_bytes(8, "big"))
-                connection.sendall(part)
+            with connection:
+                connection.settimeout(PATIENCE)
+                head, body = _frame(connection, LONGEST_HEAD), _frame(connection, LONGEST_BODY)
+                for part in self.answer(head, body):
+                    connection.sendall(len(part).to_bytes(8, "big"))
+                    connection.sendall(part)
         except (OSError, EOFError) as error:
-            say(f"a letter was cut off: {type(error).__name__}")
+            self._tell(f"a letter was cut off: {type(error).__name__}")
+        finally:
+            self.room.release()
 
 
 def _frame(connection: socket.socket, longest: int) -> bytes:

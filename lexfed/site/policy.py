@@ -54,6 +54,8 @@ def check_terms(policy: Policy, config: Config) -> None:
     smallest = config.data.clients
     if cohort.sampling != "everyone" and not config.entry.has("alone"):
         smallest = min(smallest, cohort.size)
+    if config.secure.sums:  # whatever cohort the server draws: nobody joins a sum of fewer
+        smallest = min(smallest, config.secure.least)
     if smallest < policy.clients:
         raise RefusedError(
             f"a cohort of {smallest} is below this site's least of {policy.clients} "
@@ -75,8 +77,8 @@ def check_promise(policy: Policy, assembly: Assembly) -> None:
         raise RefusedError(f"this site has an epsilon to keep, and nothing is promised: {why}")
 
 
-def check_request(policy: Policy, verb: Verb, message: Message) -> None:
-    base = verb.name.partition("-")[0] if verb.phase else verb.name
+def check_verb(policy: Policy, verb: Verb) -> None:
+    base = verb.name.rpartition("-")[0] if verb.phase else verb.name
     if policy.verbs and base not in policy.verbs:
         raise RefusedError(f"'{verb.name}' is not among the verbs of this site (policy.verbs)")
     if verb.kind == "figures" and (not policy.figures or policy.epsilon is not None):
@@ -88,7 +90,7 @@ def check_reply(policy: Policy, verb: Verb, reply: Message, size: int) -> None:
     looked at before.
     """
     if size > policy.longest:
-        raise RefusedError(f"an answer of {size:,} bytes is above policy.longest")
+        raise RefusedError("an answer of more bytes than policy.longest")
     if sum(array.numel() for array in reply.arrays.values()) > policy.numbers:
         raise RefusedError("an answer of more numbers than policy.numbers")
     for name in reply.arrays if policy.arrays else ():

@@ -16,9 +16,9 @@ from lexfed.core.errors import CheckpointError, PrivacyError
 from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.experiment.assembly import Assembly
 from lexfed.privacy import accounting
-from lexfed.privacy.accounting import Gaussian, Ledger, Pure, Release, SampledGaussian
+from lexfed.privacy.accounting import Bare, Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.site.policy import Policy, RefusedError
-from lexfed.wire import Verb
+from lexfed.wire import Form, Verb
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,11 @@ class Book:
             formats.check(kept["format"], formats.LEDGER, str(self.path))
             ledger = accounting.from_json(kept["ledger"])
             return Spent(int(kept["exchanges"]), int(kept["bytes"]), ledger, tuple(kept["once"]))
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if any(self.path.parent.glob("federations/*/newest")):
+                raise CheckpointError(
+                    f"{self.path} is gone, and this site has answered: restore it from a copy"
+                ) from error
             return Spent()
         except (OSError, ValueError, KeyError, TypeError, PrivacyError) as error:
             raise CheckpointError(
@@ -59,9 +63,10 @@ class Book:
         write_atomically(self.path, (json.dumps(kept, indent=1) + "\n").encode(), OWNER_ONLY)
 
 
-def charged(spent: Spent, policy: Policy, assembly: Assembly, verb: Verb, where: str) -> Spent:
-    """With one answer more; refused, if that is more than the site grants. `where`: the
-    federation.
+def charged(spent: Spent, policy: Policy, assembly: Assembly, verb: Verb, clock: str) -> Spent:
+    """With one answer more; refused, if that is more than the site grants. `clock`: the federation
+    and its step. A list that the server itself makes noisy (votes) may take several exchanges at
+    one clock; what the site randomises is paid for each time.
     """
     if spent.exchanges >= policy.exchanges:
         raise RefusedError(
@@ -69,23 +74,31 @@ def charged(spent: Spent, policy: Policy, assembly: Assembly, verb: Verb, where:
             "(policy.exchanges)"
         )
     after = replace(spent, exchanges=spent.exchanges + 1)
-    releases = _releases(assembly, verb)
-    if any(isinstance(release.event, Pure) for release in releases):
-        token = f"{where} {verb.name}"
+    release = _release(assembly, verb)
+    if release is None or (isinstance(release.event, Bare) and release in spent.ledger):
+        return after
+    if isinstance(release.event, Pure) and release.against == "public":
+        token = f"{clock} {verb.name}"
         if token in spent.once:
             return after
         after = replace(after, once=(*after.once, token))
-    ledger = spent.ledger
-    for release in releases:
-        ledger = accounting.charge(ledger, release)
-    if releases and policy.epsilon is not None:
-        total = accounting.epsilon(ledger, "user", policy.delta)
-        if total > policy.epsilon:
-            raise RefusedError(
-                f"one more exchange would cost an epsilon of {total:.3g}, and this site grants "
-                f"{policy.epsilon:g} (policy.epsilon)"
-            )
+    ledger = accounting.charge(spent.ledger, release)
+    if policy.epsilon is not None:
+        _check_epsilon(ledger, policy.epsilon, policy.delta)
     return replace(after, ledger=ledger)
+
+
+def _check_epsilon(ledger: Ledger, granted: float, delta: float) -> None:
+    if any(isinstance(release.event, Bare) for release in ledger):
+        raise RefusedError(
+            "this or an earlier answer is without noise, which no epsilon covers (policy.epsilon)"
+        )
+    total = accounting.epsilon(ledger, "user", delta)
+    if total > granted:
+        raise RefusedError(
+            f"one more exchange would cost an epsilon of {total:.3g}, and this site grants "
+            f"{granted:g} (policy.epsilon)"
+        )
 
 
 def weighed(spent: Spent, policy: Policy, size: int) -> Spent:
@@ -95,21 +108,32 @@ def weighed(spent: Spent, policy: Policy, size: int) -> Spent:
     return replace(spent, bytes=spent.bytes + size)
 
 
-def _releases(assembly: Assembly, verb: Verb) -> list[Release]:
-    """What an answer to this verb tells, by the federation's own plan. Of a secure sum, the masked
-    answer is what is paid for.
+def _release(assembly: Assembly, verb: Verb) -> Release | None:
+    """What an answer to this verb tells, by the federation's own plan; None: nothing. Of a secure
+    sum, the masked answer is what is paid for. What the plan does not pay for is written down as
+    what it is: bare.
     """
     said = _base(assembly, verb)
-    if said is None or said.kind == "figures" or not said.charged:
-        return []
+    if said is None or said.up == Form():
+        return None
     plan = [replace(r, count=1, group="", deployed=None) for r in assembly.planned()]
-    if said.moves:
-        rounds = [r for r in plan if not isinstance(r.event, Pure)][:1]
-        return [replace(r, event=_without_a_secret_cohort(r)) for r in rounds]
-    return [release for release in plan if isinstance(release.event, Pure)]
+    paid = [r for r in plan if isinstance(r.event, Pure) != said.moves]
+    if not paid or not said.charged or said.kind == "figures":
+        return Release("user", Bare(WITHOUT_NOISE), what=f"answers to '{said.name}'")
+    dearest = min(paid, key=_noise)
+    return replace(dearest, unit="user", event=_without_a_secret_cohort(dearest))
+
+
+def _noise(release: Release) -> float:
+    """Less is dearer."""
+    event = release.event
+    if isinstance(event, Bare):
+        return 0.0
+    return 1 / event.epsilon if isinstance(event, Pure) else event.noise
 
 
 MASKED = "-masked"
+WITHOUT_NOISE = "an organisation answered without noise"
 
 
 def _base(assembly: Assembly, verb: Verb) -> Verb | None:

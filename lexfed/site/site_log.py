@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from lexfed.core.files import OWNERS_FOLDER
+from lexfed.core.files import make_private
 
 FULL = 5_000_000  # bytes of a file
 FILES = 10
@@ -23,7 +23,7 @@ class _OwnersFile(RotatingFileHandler):
 
 
 def opened(path: Path) -> logging.Logger:
-    path.parent.mkdir(OWNERS_FOLDER, parents=True, exist_ok=True)
+    make_private(path.parent)
     log = logging.Logger(f"lexfed.site {path}", logging.INFO)
     handler = _OwnersFile(path, maxBytes=FULL, backupCount=FILES, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
@@ -33,7 +33,7 @@ def opened(path: Path) -> logging.Logger:
 
 def plain(text: str) -> str:
     """A sentence from elsewhere: nothing in it moves a terminal or starts a line of its own."""
-    return "".join(c if c.isprintable() else "?" for c in text)[:300]
+    return "".join(c if c.isprintable() else "?" for c in text)[:400]
 
 
 def sizes(count: int) -> str:

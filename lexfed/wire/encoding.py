@@ -80,7 +80,9 @@ def chunks(message: Message) -> Iterator[Buffer]:
     header = _header(tensors, message.meta)
     yield len(header).to_bytes(8, "little") + header
     for tensor in tensors.values():
-        yield tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().data
+        # of one number or none any stride counts as contiguous, and views want 1
+        row = tensor.detach().contiguous().as_strided((tensor.numel(),), (1,))
+        yield row.view(torch.uint8).numpy().data
 
 
 def encode(message: Message) -> bytes:

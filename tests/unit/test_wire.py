@@ -23,6 +23,13 @@ def test_any_tool_can_read_a_message() -> None:
     assert bytes(arrays["blob:words"].numpy()) == b"xyz"
 
 
+def test_one_number_of_any_stride_is_a_message() -> None:
+    """Rows that one client moved alone: an array of one number, whose stride means nothing."""
+    for shape in ((1,), (0,), (1, 1)):
+        odd = torch.ones(1, dtype=torch.int32).as_strided(shape, (0,) * len(shape))
+        assert torch.equal(decode(encode(Message({"x": odd}))).arrays["x"], odd)
+
+
 def test_what_is_not_in_the_form_of_a_verb_can_not_be_sent() -> None:
     for stray in (
         Message({"model/a": torch.zeros(1)}),
