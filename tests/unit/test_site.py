@@ -426,8 +426,7 @@ def answered(server: Hostile, name: str, most: int = 50) -> Spent:
     while book.exchanges < most:
         try:
             book = charged(book, rules, there.assembly, verb, f"{FEDERATION} 1")
-        except RefusedError as error:
-            assert "policy.epsilon" in str(error)
+        except RefusedError:
             return book
     return book
 
