@@ -30,6 +30,7 @@ ORDER = [
     ["audits", "records"],
     ["report", "use"],
     ["runs"],
+    ["demo"],
     ["api", "cli"],
     ["__main__"],
 ]
