@@ -79,8 +79,9 @@ def _private(told: Story) -> str:
     )
     said = (
         "With FedeVocab every client keeps its table, and only the layers behind it travel. The "
-        "clients below start from the public vectors of chapter 3. Keeping the table costs some "
-        "accuracy against FedAvg, and sends far less."
+        "clients below start from the public vectors of chapter 3. They send far less than with "
+        "FedAvg, which is the most accurate. On as little text as this, what they gain over "
+        "training alone shows on texts like their own."
     )
     still = (
         "But the first layer that travels moves only along the vectors of the client's words. Who "

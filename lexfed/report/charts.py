@@ -40,7 +40,9 @@ def lines(
     below: str = "round",
     **axes: Any,
 ) -> Chart:
-    """Curves over rounds. `axes`: `log` for logarithmic ones, `straight` for a line of chance."""
+    """Curves over rounds. `axes`: `log` for a logarithmic one, `straight` for both being so, with a
+    line of chance.
+    """
     known = {name: thinned(points) for name, points in series.items() if points}
     values = [
         {"x": x, "y": y, "line": name, "n": n}
@@ -50,7 +52,7 @@ def lines(
     scale: Spec = {"type": "log"} if axes.get("log") else {"zero": False, "nice": True}
     whole = {"format": "d", "tickMinStep": 1} if below == "round" else {}
     encoding = {
-        "x": _axis("x", below, scale, **whole),
+        "x": _axis("x", below, scale if axes.get("straight") else {"zero": False}, **whole),
         "y": _axis("y", unit, scale),
         "tooltip": [
             {"field": "line", "title": "what"},
