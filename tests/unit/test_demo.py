@@ -36,6 +36,7 @@ def shipped(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_story_is_told_on_one_page(
     shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
