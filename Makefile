@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-slow test-deployment federation docs format clean
+.PHONY: demo test test-slow test-deployment test-browser federation docs format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -26,6 +26,10 @@ test-slow: $(VENV)/ready-dev
 # real SuperLinks and SuperNodes on loopback, with TLS and node keys; one of these is in `test`
 test-deployment: $(VENV)/ready-dev
 	$(BIN)/pytest -m deployment tests/deployment
+
+# a real browser opens the pages; installs chromium where Debian's packages can be had
+test-browser: $(VENV)/ready-browser
+	LEXFED_BROWSER=$$(command -v chromium) $(BIN)/pytest tests/browser
 
 # three organisations on this machine: trains, kills one, brings it back
 federation: $(VENV)/ready-dev
@@ -51,6 +55,11 @@ $(READY): pyproject.toml constraints.txt | $(VENV)/bin/pip
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,hub,minilm,tensorboard,wordsim]'
 	touch $@ $(READY)
+
+$(VENV)/ready-browser: $(VENV)/ready-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core)
+	touch $@
 
 clean:
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -202,32 +202,26 @@ def run(
 
 @app.command()
 def demo(out: DemoOut = None) -> None:
-    """Film reviews of twenty clients, trained alone, together, and pooled."""
+    """What uploads give away, and three answers: private, agreed and learned vocabularies."""
     import time
 
     from lexfed.runtime.forking import warm_up
 
     warm_up()
-    from lexfed.records.rundir import refuse_existing
-    from lexfed.runs import launch
+    from lexfed.demo import story, story_page
 
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
-    refuse_existing(folder)
-    runs = []
-    for method in ("local_only", "fedavg", "centralised"):
-        settings = [f"method={method}", f"name=demo-{method}"]
-        manner = launch.Manner(workers=2)
-        runs.append(launch.start(_quick("fedavg"), settings, folder / method, None, manner))
-    _print_results(runs)
+    tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
+    told = story.play(folder, _quick("story"), 2, tell)
+    _print_results([*told.compared, told.agreed, told.learned])
+    tell(f"the story: open {story_page.write(told)}")
 
 
 def _quick(name: str) -> Path:
-    """A shipped configuration: in the package when installed, in experiments/ in a checkout."""
+    """Shipped configurations: in the package when installed, in experiments/ in a checkout."""
     here = Path(__file__).parent
-    installed = here / "quick" / f"{name}.toml"
-    return (
-        installed if installed.exists() else here.parent / "experiments" / "quick" / f"{name}.toml"
-    )
+    installed = here / "quick" / name
+    return installed if installed.exists() else here.parent / "experiments" / "quick" / name
 
 
 data = typer.Typer(help="What can be loaded here, and from where.", no_args_is_help=True)

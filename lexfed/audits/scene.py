@@ -31,6 +31,7 @@ from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.vocabulary import vectors
 from lexfed.vocabulary.rotation import rotated
+from lexfed.vocabulary.splitting import words
 from lexfed.wire import ClientId, Message, Verb
 
 
@@ -52,6 +53,15 @@ class Scene:
         """Who sent it; of a sum, all of them as one."""
         people = self.assembly.population
         return people.together(upload.cohort) if upload.cohort else people.client(upload.client)
+
+    def show(self, cell: Cell, client: Client, read: Sequence[str]) -> None:
+        """Keep a client's texts, as far as it reads them, beside the words that were guessed: if
+        somebody asked for examples.
+        """
+        config = self.assembly.config
+        if len(cell.examples) < config.audit.examples:
+            texts = [" ".join(words(text)[: config.train.max_length]) for text in client.train]
+            cell.examples.append({"texts": texts[:2], "read": list(read)})
 
     @cached_property
     def public(self) -> Public:

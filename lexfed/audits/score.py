@@ -20,7 +20,7 @@ KEYS = (
     "auc", "auc_interval", "tpr_at_1pct_fpr", "correlation", "uploads", "nothing_to_read", "seeds",
     "seconds", "tpr_at_01pct_fpr", "exposure", "accuracy", "epsilon", "dp_limit", "majority",
     "round", "rouge_1", "rouge_2", "rouge_l", "epsilon_measured", "not_run",
-    "sees",
+    "sees", "roc", "examples",
 )  # fmt: skip
 FIGURES = (
     "precision", "recall", "f1", "ptlr", "recall_at_n", "prior_recall_at_n", "rare_recall", "auc",
@@ -28,6 +28,8 @@ FIGURES = (
     "majority", "rouge_1", "rouge_2", "rouge_l", "epsilon_measured",
 )  # fmt: skip
 RATES = {"tpr_at_1pct_fpr": 0.01, "tpr_at_01pct_fpr": 0.001}
+# shares of others accused at which a curve (ROC) says how many members are found
+CURVE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 @dataclass
@@ -38,6 +40,8 @@ class Cell:
     figures: list[Mapping[str, float | None]] = field(default_factory=list)
     # a score and the truth, for a correlation
     pairs: list[tuple[float, float]] = field(default_factory=list)
+    # clients' own texts beside what was read of them, as many as were asked for
+    examples: list[Mapping[str, Any]] = field(default_factory=list)
     nothing: int = 0  # uploads in which there was nothing to read
     seeds: set[int] = field(default_factory=set)
     seconds: float = 0.0
@@ -46,6 +50,7 @@ class Cell:
         """Add what was found with another seed."""
         self.figures += other.figures
         self.pairs += other.pairs
+        self.examples += other.examples
         self.nothing += other.nothing
         self.seeds |= other.seeds
         self.seconds += other.seconds
@@ -67,8 +72,14 @@ class Cell:
             "nothing_to_read": self.nothing,
             "seeds": sorted(self.seeds),
             "seconds": self.seconds / max(len(self.figures) + self.nothing, 1),
+            "roc": self._curve(),
+            "examples": self.examples or None,
         }
         return {key: row.get(key) for key in KEYS}
+
+    def _curve(self) -> list[tuple[float, float]] | None:
+        means = ((rate, _mean(one.get(_point(rate)) for one in self.figures)) for rate in CURVE)
+        return [(rate, mean) for rate, mean in means if mean is not None] or None
 
 
 def words(
@@ -83,8 +94,13 @@ def membership(members: Tensor, others: Tensor) -> dict[str, float | None]:
     """By chance an AUC of 0.5, and as many members found as others accused. 0.1 % takes 10,000
     others, else it is null.
     """
-    rates = {name: leakage.tpr_at(rate, members, others) for name, rate in RATES.items()}
+    asked = {**RATES, **{_point(rate): rate for rate in CURVE}}
+    rates = {name: leakage.tpr_at(rate, members, others) for name, rate in asked.items()}
     return {"auc": leakage.auc(members, others), **rates}
+
+
+def _point(rate: float) -> str:
+    return f"found at {rate:g}"
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -88,6 +88,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("local_majority_accuracy", "majority class alone", percent, "rsck"),
     Figure("test_majority_accuracy", "most frequent class of the test set", percent),
     Figure("macro_f1", "macro F1", percent),
+    Figure("label_counts"),  # of each client's texts, where no promise is made
     Figure("unseen_accuracy", "unseen clients' accuracy", percent, "c"),
     # word vectors
     Figure("vocabulary_size", "words in the vocabulary"),
@@ -108,6 +109,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("before_switch"),
     Figure("after_switch"),
     Figure("users"),
+    Figure("samples"),  # texts that it writes, if they were asked for
     # privacy
     Figure("epsilon_this_run", "epsilon of this run", number, "rck"),
     Figure("epsilon_deployment", "epsilon of the deployment", number, "rsck"),
@@ -116,6 +118,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("promise"),
     Figure("experimenter"),
     Figure("ledger"),
+    Figure("epsilon_by_round"),  # a round, what this run had spent then, and its deployment
     Figure("held_back", "uploads held back", _held),
     # word vectors, beside their loss
     Figure("alone_heldout_loss", "loss, the best organisation alone", three, "r"),
@@ -148,7 +151,8 @@ PUBLISHED = frozenset(
     (
         "name", "method", "method_name", "seed", "rounds", "clients", "vocabulary_size",
         "tokenizer_switches", "test_users", "epsilon_this_run", "epsilon_deployment", "delta",
-        "privacy", "promise", "experimenter", "ledger", "parameters_shared", "stopped",
+        "privacy", "promise", "experimenter", "ledger", "epsilon_by_round", "parameters_shared",
+        "stopped",
     )
 )  # fmt: skip
 

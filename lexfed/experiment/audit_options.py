@@ -56,8 +56,12 @@ class Audit:
     shadows: int = 8  # membership: models that an attacker trains for each that it attacks
     # epsilon: users of our own making that are sent through a run; more can show a larger epsilon
     probes: int = 2_000
+    # uploads of each row whose texts the report shows beside what was read of them: clients' own
+    examples: int = 0
 
     def __post_init__(self) -> None:
+        if self.examples < 0:
+            raise ConfigError("audit.examples must be at least 0")
         if self.inversion_steps < 1:
             raise ConfigError("audit.inversion_steps must be at least 1")
         if not 0 <= self.canaries <= self.clients:

@@ -107,7 +107,7 @@ LANGUAGE_MODEL = Kind(
         "train.lr", "train.decay", "train.batch", "train.epochs", "train.weight_decay",
         "train.upload", "server.optimizer", "server.lr", "server.beta1", "server.beta2",
         "server.tau", "privacy", "aggregation", "malice", "evaluation.every", "evaluation.clients",
-        "audit", "secure",
+        "evaluation.samples", "audit", "secure",
     ),
     tells={
         "defences": "they are for classifiers that are averaged",

@@ -259,7 +259,9 @@ CLASSIFIER = Kind(
     parts,
     reads=(
         "data", "vocabulary", "model", "cohort", "train", "server", "privacy", "defences",
-        "self_audit", "aggregation", "malice", "evaluation", "audit", "secure",
+        "self_audit", "aggregation", "malice", "evaluation.every", "evaluation.clients",
+        "evaluation.last", "evaluation.split", "evaluation.limit", "audit", "secure",
     ),
+    tells={"evaluation.samples": "a classifier writes no texts"},
     labels=True,
 )  # fmt: skip

@@ -56,15 +56,19 @@ class Evaluation:
     split: Literal["test", "validation"] = "test"  # validation: to choose options on
     # score on about this many texts of the common test set, every class in its share
     limit: int | None = None
+    # texts that a language model writes into the report, before a switch of its tokenizer and at
+    # the end; unless a promise holds for this very run, they may quote its users
+    samples: int = 0
 
     def __post_init__(self) -> None:
         if (
-            self.every < 0
+            min(self.every, self.samples) < 0
             or self.clients < 1
             or min(1 if n is None else n for n in (self.last, self.limit)) < 1
         ):
             raise ConfigError(
-                "evaluation.every must be at least 0; clients, last and limit at least 1"
+                "evaluation.every and samples must be at least 0; clients, last and limit at "
+                "least 1"
             )
 
 

@@ -1,13 +1,13 @@
 """An audit for people: one row per attack and cell, the threat model, and what to make of it."""
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lexfed.audits.closed_form.attackers import THREATS
 from lexfed.core.files import write_atomically
-from lexfed.report.page import STYLE, table
+from lexfed.report import audit_charts, frame
+from lexfed.report.frame import Tab, heading, paragraph, table
 
 Row = Mapping[str, Any]
 
@@ -90,7 +90,7 @@ def cell(key: str, value: Any) -> str:
     if key.endswith("_interval"):
         return f"{value[0]:.2f}–{value[1]:.2f}"
     if key == "defence":
-        return str(value).replace("defences.", "").replace("privacy.", "")
+        return audit_charts.defence(value)
     digits = 3 if key.startswith("tpr_") or key == "dp_limit" else 2  # chance is 0.01, or 0.001
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
@@ -134,20 +134,30 @@ def headline(about: Mapping[str, str]) -> list[str]:
 
 
 def write(folder: Path, rows: Sequence[Row], about: Mapping[str, str]) -> Path:
-    tables = "".join(
-        f"<h2>{html.escape(title)}</h2>{table(heads, cells)}"
-        for title, heads, cells in sections(rows)
-    )
-    remarks = "".join(f"<li>{html.escape(line)}</li>" for line in threats(rows))
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>lexfed: audit</title><style>{STYLE}
-body {{ max-width: 90rem }} td, th {{ white-space: nowrap; text-align: left }}
-</style></head><body><h1>What uploads give away</h1>
-<p class="sub">{"<br>".join(map(html.escape, headline(about)))}</p>
-<h2>Threat model</h2><ul>{remarks}</ul>
-{tables}</body></html>
-"""
     path = folder / "audit.html"
-    write_atomically(path, page.encode())
+    write_atomically(path, page(rows, about).encode())
     return path
+
+
+def page(rows: Sequence[Row], about: Mapping[str, str]) -> str:
+    tables = "".join(heading(title) + table(heads, cells) for title, heads, cells in sections(rows))
+    remarks = "".join(f"<li>{frame.escape(line)}</li>" for line in threats(rows))
+    lead = f'<p class="sub">{"<br>".join(map(frame.escape, headline(about)))}</p>'
+    tabs = (
+        Tab("What was read", _pictures(rows)),
+        Tab("Texts", audit_charts.texts(rows)),
+        Tab("Every attack", tables),
+        Tab("Threat model", f"<ul>{remarks}</ul>"),
+    )
+    return frame.document("What uploads give away", lead, tabs)
+
+
+def _pictures(rows: Sequence[Row]) -> str:
+    ran = [row for row in rows if row.get("not_run") is None]
+    grids = "".join(
+        audit_charts.grid(TITLES.get(attack, attack), [r for r in ran if r["attack"] == attack])
+        for attack in dict.fromkeys(row["attack"] for row in ran)
+    )
+    drawn = frame.figures([*audit_charts.found(ran), *audit_charts.curves(ran)])
+    no_proof = paragraph("An attack that finds nothing is no proof: another one may.")
+    return grids + drawn + no_proof if grids or drawn else ""

@@ -1,8 +1,7 @@
 """Runs side by side: one table, one page."""
 
-import html
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,8 @@ from lexfed.core.figures import LABELS, curve_of, human, shown
 from lexfed.core.files import write_atomically
 from lexfed.experiment.toml import NONE, flat
 from lexfed.records.rundir import RunDir
-from lexfed.report.page import STYLE, svg
+from lexfed.report import charts, frame
+from lexfed.report.frame import Chart, Tab, paragraph, table
 
 COLUMNS = shown("c")
 
@@ -50,73 +50,86 @@ def _settings(run: RunDir) -> dict[str, Any]:
 
 
 def write(runs: Sequence[RunDir], path: Path) -> Path:
-    columns = known(runs, COLUMNS)
-    heads = "".join(
-        f"<th>{html.escape(head)}</th>" for head in ("run", *(LABELS[key] for key in columns))
-    )
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in rows(runs, columns)
-    )
-    explained = (
-        "Global: each client's model on the common test set, geometric mean. Local: the same "
-        "predictions, re-weighted\n"
-        "to each client's own label shares. Majority: what always saying one's most frequent class "
-        "would score there."
-    )
-    page = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>lexfed: {len(runs)} runs</title><style>{STYLE}
-body {{ max-width: 90rem }} td {{ white-space: nowrap }}
-th {{ text-align: left; padding-right: 1.2rem; vertical-align: bottom; font-size: .85rem }}
-</style></head><body><h1>{len(runs)} runs side by side</h1>
-<p class="sub">{explained}</p>
-<p><b>{html.escape(unlike(runs))}</b></p>
-<table><tr>{heads}</tr>{body}</table><div class="plots">{"".join(_plots(runs))}</div></body></html>
-"""
-    write_atomically(path, page.encode())
+    write_atomically(path, page(runs).encode())
     return path
 
 
+def page(runs: Sequence[RunDir]) -> str:
+    columns = known(runs, COLUMNS)
+    lead = paragraph(_explained(runs)) + paragraph(unlike(runs), "warning")
+    listed = table(("run", *(LABELS[key] for key in columns)), rows(runs, columns))
+    drawn = frame.figures([*_scores(runs), *_curves(runs), *_traffic(runs)])
+    return frame.document(f"{len(runs)} runs side by side", lead, [Tab("Runs", listed + drawn)])
+
+
+def _explained(runs: Sequence[RunDir]) -> str:
+    if not known(runs, ["global_accuracy"]):
+        return ""
+    return (
+        "Global: each client's model on the common test set, geometric mean. Local: the same "
+        "predictions, re-weighted to each client's own label shares. Majority: what always saying "
+        "one's most frequent class would score there."
+    )
+
+
+def _scores(runs: Sequence[RunDir]) -> Iterator[Chart]:
+    for name, beside in (
+        ("global", "test_majority_accuracy"),
+        ("local", "local_majority_accuracy"),
+    ):
+        intervals, marks = {}, {}
+        for run in runs:
+            summary = run.summary()
+            score = summary.get(f"{name}_accuracy")
+            if score is None:
+                continue
+            half = summary.get(f"{name}_accuracy_interval") or 0.0
+            intervals[run.path.name] = (100 * (score - half), 100 * score, 100 * (score + half))
+            if summary.get(beside) is not None:
+                marks[run.path.name] = 100 * summary[beside]
+        if intervals:
+            yield charts.ranges(
+                f"{name.capitalize()} accuracy",
+                "Right is better; bars are 95 % intervals: runs whose bars overlap may be equally "
+                "good. The tick is the majority class alone.",
+                intervals,
+                "%",
+                marks,
+            )
+
+
 CURVES = (
-    ("global_accuracy", "Global accuracy on the way, %", 100),
-    ("heldout_loss", "Loss on held-out text, on the way", 1),
-    ("word_perplexity", "Perplexity per word, on the way", 1),
+    ("global_accuracy", "Global accuracy on the way", "%", 100),
+    ("heldout_loss", "Loss on held-out text, on the way", "loss", 1),
+    ("word_perplexity", "Perplexity per word, on the way", "perplexity", 1),
 )
 
 
-def _plots(runs: Sequence[RunDir]) -> list[str]:
-    bars = [_bars(runs)] if known(runs, ["global_accuracy"]) else []
-    return bars + [
-        _curves(runs, key, title, factor) for key, title, factor in CURVES if known(runs, [key])
-    ]
-
-
-def _bars(runs: Sequence[RunDir]) -> str:
-    def draw(axes: Any) -> None:
-        for offset, key in ((-0.2, "global_accuracy"), (0.2, "local_accuracy")):
-            values = [100 * (run.summary()[key] or 0) for run in runs]
-            axes.barh(
-                [i + offset for i in range(len(runs))], values, height=0.38, label=LABELS[key]
-            )
-        axes.set_yticks(range(len(runs)), [run.path.name for run in runs])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 100)
-        axes.legend(frameon=False, fontsize=8, loc="lower right")
-
-    return svg("Accuracy, %", draw, "%")
-
-
-def _curves(runs: Sequence[RunDir], key: str, title: str, factor: float) -> str:
-    def draw(axes: Any) -> None:
-        for run in runs:
-            points = [
-                (r["round"], factor * curve_of(r)[key])
-                for r in run.records()
-                if key in r["metrics"]
+def _curves(runs: Sequence[RunDir]) -> Iterator[Chart]:
+    for key, title, unit, factor in CURVES:
+        series = {
+            run.path.name: [
+                (record["round"], factor * curve_of(record)[key])
+                for record in run.records()
+                if record["metrics"].get(key) is not None
             ]
-            if points:
-                axes.plot(*zip(*points, strict=True), ".-", label=run.path.name)
-        axes.legend(frameon=False, fontsize=8)
+            for run in runs
+        }
+        if any(series.values()):
+            better = "Higher" if unit == "%" else "Lower"
+            reads = f"{better} is better; one line per run, of the same clients throughout."
+            yield charts.lines(title, reads, series, unit)
 
-    return svg(title, draw, "round")
+
+def _traffic(runs: Sequence[RunDir]) -> Iterator[Chart]:
+    sent = {
+        run.path.name: {
+            label: run.summary()[key] / 1e6
+            for key, label in (("bytes_up", "clients to server"), ("bytes_down", "to clients"))
+            if run.summary().get(key)
+        }
+        for run in runs
+    }
+    if any(sent.values()):
+        reads = "Left is cheaper; the axis is logarithmic: a step is ten times as much."
+        yield charts.dots("Sent in all", reads, sent, "MB", log=True)

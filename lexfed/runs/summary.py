@@ -2,18 +2,29 @@
 meaning.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from lexfed.core.figures import ON_THE_WAY, PUBLISHED, SUMMARY
 from lexfed.core.params import count
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import ServerState
+from lexfed.language.language_parts import LANGUAGE_MODEL
+from lexfed.language.language_study import SWITCH
+from lexfed.language.language_task import TOKENIZER
 from lexfed.learning.holding_back import held_back
-from lexfed.privacy.accounting import to_json
+from lexfed.privacy.accounting import epsilon, from_json, to_json
+from lexfed.privacy.promise import Promise
 from lexfed.records.rundir import Record, RunDir
 from lexfed.runtime.store import Store
+from lexfed.use.generating import Wish, generate
+
+SHOWN = 100  # clients whose labels are told
+POINTS = 10  # of the account's curve: each costs an accountant some tenths of a second
 
 Figures = dict[str, Any]
 
@@ -34,8 +45,10 @@ def of(
         **_counted(assembly, state, records),
         "stopped": stopped.partition(":")[0],
         "reason": stopped.partition(": ")[2] or None,
-        **_privacy(assembly, state),
+        **_privacy(assembly, state, records),
         **_held_back(assembly, directory, state),
+        **_labels(assembly),
+        **_samples(assembly, directory, state),
     }
     if assembly.promise is not None:
         figures["experimenter"] = _experimenter(figures)
@@ -81,7 +94,56 @@ def _experimenter(figures: Figures) -> list[str]:
     return sorted({*SUMMARY, *figures} - PUBLISHED)
 
 
-def _privacy(assembly: Assembly, state: ServerState) -> Figures:
+def _labels(assembly: Assembly) -> Figures:
+    """How the partition shared out the labels: where nobody was promised anything and no deployment
+    is meant, so that all of it follows from the data and the seed.
+    """
+    config, people = assembly.config, assembly.population
+    private = assembly.promise is not None or config.secure.sums or config.secrets == "system"
+    if private or not config.entry.kind.labels or not people.classes:
+        return {}
+    spans = list(zip(people.starts, people.starts[1:], strict=False))[: min(SHOWN, len(people))]
+    counts = [
+        np.bincount(people.train.labels[start:end], minlength=people.classes).tolist()
+        for start, end in spans
+    ]
+    return {"label_counts": {"labels": list(people.labels), "clients": counts}}
+
+
+def _samples(assembly: Assembly, directory: RunDir, state: ServerState) -> Figures:
+    """Texts of a language model, if they were asked for: before the last switch, and at the end."""
+    config = assembly.config
+    if config.entry.kind is not LANGUAGE_MODEL or not config.evaluation.samples:
+        return {}
+    if TOKENIZER not in state.blobs:  # it has not begun to train
+        return {}
+    wanted = config.evaluation.samples
+    switched = any(name.startswith(SWITCH) for name in state.done)
+    moments = {"before the switch of the tokenizer": True} if switched else {}
+    return {
+        "samples": {
+            when: generate(directory.path, Wish(words=30, texts=wanted, before_switch=before))
+            for when, before in {**moments, "at the end": False}.items()
+        }
+    }
+
+
+def _by_round(promise: Promise, records: list[Record]) -> list[tuple[float | None, ...]]:
+    """What had been spent after some of the rounds, the last one among them: by this run, and by
+    its deployment. By RDP, which is quick and never below the printed figure.
+    """
+    told = [record for record in records if record.get("ledger")]
+    step = max(1, -(-len(told) // POINTS))
+    spent = []
+    for record in told[::-1][::step][::-1]:
+        ledger = from_json(record["ledger"])
+        both = (ledger, promise.mechanism.deployment(ledger))
+        costs = [epsilon(one, "user", promise.delta, "rdp") for one in both]
+        spent.append((record["round"], *(c if math.isfinite(c) else None for c in costs)))
+    return spent
+
+
+def _privacy(assembly: Assembly, state: ServerState, records: list[Record]) -> Figures:
     """What was spent, against whom it holds, and where that ends."""
     promise = assembly.promise
     if promise is None:
@@ -94,4 +156,5 @@ def _privacy(assembly: Assembly, state: ServerState) -> Figures:
         "privacy": said.sentence,
         "promise": said.to_json(),
         "ledger": to_json(state.ledger),
+        "epsilon_by_round": [] if said.taints else _by_round(promise, records),
     }

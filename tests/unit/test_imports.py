@@ -30,7 +30,7 @@ ORDER = [
     ["audits", "records", "site"],
     ["report", "use"],
     ["runs"],
-    ["deployment"],
+    ["deployment", "demo"],
     ["api", "cli"],
     ["__main__"],
 ]

@@ -61,7 +61,7 @@ def test_the_readmes_table_is_what_the_demo_prints(lexfed: Lexfed, tmp_path: Pat
     result = lexfed("demo", "--out", tmp_path / "demo")
     assert result.returncode == 0
     shown, printed = (table(text) for text in ((ROOT / "README.md").read_text(), result.stdout))
-    assert shown.keys() == printed.keys() == {"local_only", "fedavg", "centralised"}
+    assert shown.keys() == printed.keys() == {"local_only", "fedavg", "fedevocab"}
     for method, figures in shown.items():
         assert printed[method] == pytest.approx(figures, abs=4.0), method
 
@@ -69,7 +69,7 @@ def test_the_readmes_table_is_what_the_demo_prints(lexfed: Lexfed, tmp_path: Pat
 def table(text: str) -> dict[str, list[float]]:
     """Method -> its accuracies."""
     rows = re.findall(
-        r"^(local_only|fedavg|centralised) +([\d.]+) % +([\d.]+) % +([\d.]+) %", text, re.M
+        r"^(local_only|fedavg|fedevocab) +([\d.]+) % +([\d.]+) % +([\d.]+) %", text, re.M
     )
     return {method: [float(value) for value in values] for method, *values in rows}
 

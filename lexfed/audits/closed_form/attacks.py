@@ -15,6 +15,7 @@ from lexfed.audits.closed_form.attackers import EVERY_ROUND, PUBLIC_FILES, Attac
 from lexfed.audits.closed_form.front_ends import FrontEnd
 from lexfed.audits.closed_form.row_names import row_names, without
 from lexfed.audits.scene import Figures, Findings, Scene, timed
+from lexfed.audits.score import Cell
 from lexfed.audits.uploads import Upload
 from lexfed.core.seeds import derive, numpy_generator, root, torch_generator
 from lexfed.corpus.population import Client
@@ -29,15 +30,11 @@ NO_TABLE = "no public vectors are known that clients could have started from"
 
 def rows(scene: Scene, findings: Findings) -> None:
     for upload in scene.uploads:
-        timed(
-            findings.cell("rows", PUBLIC_FILES.name),
-            partial(_rows, attackers.moved_words, upload, scene),
-        )
+        cell = findings.cell("rows", PUBLIC_FILES.name)
+        timed(cell, partial(_rows, attackers.moved_words, upload, scene, cell))
         if attackers.moved_outputs(upload) is not None:
-            timed(
-                findings.cell("output rows", PUBLIC_FILES.name),
-                partial(_rows, attackers.moved_outputs, upload, scene),
-            )
+            cell = findings.cell("output rows", PUBLIC_FILES.name)
+            timed(cell, partial(_rows, attackers.moved_outputs, upload, scene, cell))
 
 
 def span(scene: Scene, findings: Findings) -> None:
@@ -48,17 +45,13 @@ def span(scene: Scene, findings: Findings) -> None:
             PUBLIC_FILES,
             *adaptive(scene.assembly.config, scene.client(upload), scene.public),
         ):
-            timed(
-                findings.cell("span", attacker.name),
-                partial(_span, [upload], scene, scene.front_end, attacker),
-            )
+            cell = findings.cell("span", attacker.name)
+            timed(cell, partial(_span, [upload], scene, scene.front_end, attacker, cell))
     if scene.assembly.config.defences.rotation != "none":
         _found_out(scene, scene.front_end, findings)
     for several in scene.repeated:
-        timed(
-            findings.cell("span", EVERY_ROUND.name),
-            partial(_span, several, scene, scene.front_end, EVERY_ROUND),
-        )
+        cell = findings.cell("span", EVERY_ROUND.name)
+        timed(cell, partial(_span, several, scene, scene.front_end, EVERY_ROUND, cell))
 
 
 def _found_out(scene: Scene, front: FrontEnd, findings: Findings) -> None:
@@ -76,7 +69,7 @@ def _found_out(scene: Scene, front: FrontEnd, findings: Findings) -> None:
             if attacker is None:
                 cell.nothing += 1
             else:
-                timed(cell, partial(_span, [upload], scene, front, attacker))
+                timed(cell, partial(_span, [upload], scene, front, attacker, cell))
 
 
 def norms(scene: Scene, findings: Findings) -> None:
@@ -126,31 +119,31 @@ def labels(scene: Scene, findings: Findings) -> None:
         cell.figures.append({})
 
 
-def _rows(read: Callable[[Upload], Tensor | None], upload: Upload, scene: Scene) -> Figures | None:
+def _rows(
+    read: Callable[[Upload], Tensor | None], upload: Upload, scene: Scene, cell: Cell
+) -> Figures | None:
     ranking = read(upload)
     if ranking is None:
         return None
-    names = row_names(scene.assembly, upload)
-    truth = names.read(scene.client(upload).train)
-    return (
-        score.words(without(ranking, names.always), truth, names.prior, names.tokens)
-        if truth
-        else None
-    )
+    names, client = row_names(scene.assembly, upload), scene.client(upload)
+    truth, ranking = names.read(client.train), without(ranking, names.always)
+    if not truth:
+        return None
+    scene.show(cell, client, [names.tokens[i] for i in ranking[: len(truth)].tolist()])
+    return score.words(ranking, truth, names.prior, names.tokens)
 
 
 def _span(
-    seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker
+    seen: Sequence[Upload], scene: Scene, front: FrontEnd, attacker: Attacker, cell: Cell
 ) -> Figures | None:
-    found, truth = (
-        attackers.spectrum(seen, front.is_first, attacker),
-        true_words(scene.client(seen[0]), front),
-    )
+    client = scene.client(seen[0])
+    found = attackers.spectrum(seen, front.is_first, attacker)
+    truth = true_words(client, front)
     if found is None or not truth:
         return None
-    return score.words(
-        front.ranking(found, attacker), truth, torch.arange(len(front.words)), front.words
-    )
+    ranking = front.ranking(found, attacker)
+    scene.show(cell, client, [front.words[i] for i in ranking[: len(truth)].tolist()])
+    return score.words(ranking, truth, torch.arange(len(front.words)), front.words)
 
 
 def _norms(client: Client, defences: Defences, public: Public) -> Figures | None:

@@ -11,7 +11,7 @@ moving weights, and Adam sends little more than signs: the attack goes on as if 
 and its row says what that is worth.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
 from typing import Any
@@ -58,7 +58,8 @@ def inversion(scene: Scene, findings: Findings) -> None:
         wrong = other_table(table, derive(root(config.seed), "another table"))
         for attacker, seen in ((LENGTHS, table), (ANOTHER_TABLE, wrong)):
             cell = findings.cell("inversion", attacker.name)
-            timed(cell, partial(_scored, found, true, names, seen))
+            show = partial(scene.show, cell, scene.client(upload))
+            timed(cell, partial(_scored, found, true, names, seen, show))
             cell.seconds += found.seconds if found else 0.0
 
 
@@ -112,7 +113,11 @@ def _moved(value: Tensor) -> bool:
 
 
 def _scored(
-    found: Recovered | None, true: list[list[str]], names: Sequence[str], table: Tensor
+    found: Recovered | None,
+    true: list[list[str]],
+    names: Sequence[str],
+    table: Tensor,
+    show: Callable[[Sequence[str]], None],
 ) -> Figures | None:
     places = {name: place for place, name in enumerate(names)}
     truth = {places[word] for text in true for word in text if word in places}
@@ -121,10 +126,9 @@ def _scored(
     lengths = [len(text) for text in true]
     ids = decode(found.vectors, table)
     guess = torch.unique(torch.cat([row[:n] for row, n in zip(ids, lengths, strict=True)]))
-    figures = {
-        **guesses.words(guess, truth, names),
-        **guesses.texts(true, sentences(ids, lengths, names)),
-    }
+    read = sentences(ids, lengths, names)
+    show([word for text in read for word in text])
+    figures = {**guesses.words(guess, truth, names), **guesses.texts(true, read)}
     # words stand in the order of their frequency
     prior = sum(place < len(truth) for place in truth) / len(truth)
     return {**figures, "recall_at_n": figures["recall"], "prior_recall_at_n": prior}

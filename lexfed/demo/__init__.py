@@ -1,0 +1,1 @@
+"""What lexfed is about, told in a few minutes."""
