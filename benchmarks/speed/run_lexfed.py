@@ -21,13 +21,13 @@ import numpy as np
 import torch
 import work as shared
 
-from lexfed.core.memory import give_back
+from lexfed.core.memory import give_back, keep_blocks
 from lexfed.core.seeds import derive, root
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Requests, ServerState, Sum
-from lexfed.models.language_model import batches, windows
+from lexfed.models.language_model import batches, pad, windows
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.workers import workers
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--profile", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_blocks()  # as a run does
     if options.verb == "plan":
         plan(options.folder, options.rounds)
     else:
@@ -113,7 +114,7 @@ def _batches(assembly: Assembly, number: int, message) -> np.ndarray:  # type: i
     tokenizer = opened(message.blobs["tokenizer"])
     sequences = [tokenizer.sequence(words) for words in texts_of(client.train, config.tokenizer)]
     seed = derive(client.secret, "train", message.meta["step"], message.meta["ask"])
-    pieces = windows(sequences, config.language_model.context)
+    pieces = pad(windows(sequences, config.language_model.context))
     epoch = batches(pieces, config.train.batch, derive(seed, "epoch", 0))
     return torch.cat([batch.ids for batch in epoch]).numpy()
 

@@ -94,11 +94,12 @@ Update = Mapping[str, Tensor | Rows]
 
 
 def add_all(updates: Iterable[Update]) -> Update:
-    """The sum, in the order given. Tensors are added as they come; rows are kept until all are
-    there.
+    """The sum, in the order given. Tensors are added as they come, in place from the second on:
+    the first is whoever's gave it. Rows are kept until all are there.
     """
     result: dict[str, Tensor | Rows] = {}
     rows: dict[str, list[Rows]] = {}
+    ours: set[str] = set()
     for update in updates:
         for name, value in update.items():
             before = result.get(name)
@@ -106,12 +107,27 @@ def add_all(updates: Iterable[Update]) -> Update:
                 raise ValueError("a dense entry can't be added to rows")
             if isinstance(value, Rows):
                 rows.setdefault(name, []).append(value)
-            result[name] = (
-                before + value
-                if isinstance(before, Tensor) and isinstance(value, Tensor)
-                else value
-            )
+                result[name] = value
+            elif not isinstance(before, Tensor):
+                result[name] = value
+            elif name in ours and before.dtype == value.dtype:
+                before.add_(value)
+            else:
+                result[name] = before + value
+                ours.add(name)
     return {**result, **{name: union(parts) for name, parts in rows.items()}}
+
+
+_WIDEST = 4096  # numbers of a row that single precision adds up without losing any that counts
+
+
+def squared_length(value: Tensor) -> float:
+    """The sum of its squares. Rows of single precision are measured as they are and added up in
+    double: right to seven digits, and eight times as fast as double all the way.
+    """
+    if value.dtype != torch.float32 or value.ndim < 2 or value.shape[-1] > _WIDEST:
+        return float(value.double().square().sum())
+    return float(torch.linalg.vector_norm(value, dim=-1).double().square().sum())
 
 
 def count(params: Params) -> int:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lexfed.core.errors import BudgetSpent, ConfigError
-from lexfed.core.params import Params, Update
+from lexfed.core.params import Params, Update, squared_length
 from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
 from lexfed.privacy.accounting import (
@@ -136,10 +136,12 @@ class GaussianMechanism:
         length = norm(delta)
         sound = math.isfinite(length) and length > 0
         factor = min(1.0, clip / length) if sound else 0.0  # training exploded: say nothing
-        short: Params = {
-            name: value * factor if factor else torch.zeros_like(value)
-            for name, value in delta.items()
-        }
+        short: Params = delta  # most are short enough
+        if factor < 1:
+            short = {
+                name: value * factor if factor else torch.zeros_like(value)
+                for name, value in delta.items()
+            }
         grid = float(message.meta["grid"]) if self.fresh else None
         if grid is not None:  # before any noise: what is not on its grid shows through it
             short = noise.in_steps(short, grid)
@@ -366,7 +368,7 @@ def _asked(asked: Asked, known: Tensor | None) -> Tensor:
 
 def norm(params: Params) -> float:
     """The length of all parameters as one vector, in whatever order they come."""
-    return math.sqrt(math.fsum(float(value.double().square().sum()) for value in params.values()))
+    return math.sqrt(math.fsum(squared_length(value) for value in params.values()))
 
 
 def _plus(left: Params, right: Params) -> Params:

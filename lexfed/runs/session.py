@@ -17,7 +17,7 @@ import torch
 
 from lexfed.core.errors import BudgetSpent, ConfigError, DivergedError
 from lexfed.core.files import OWNERS_FOLDER
-from lexfed.core.memory import give_back, return_large_blocks
+from lexfed.core.memory import give_back, keep_blocks, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
 from lexfed.experiment.assembly import Assembly
 from lexfed.federation import Federation, ServerState, Steps, Study, ruled
@@ -87,6 +87,8 @@ def _federation(run: Run, stack: ExitStack, recorder: Recorder | None) -> Federa
     federation = simulate(site)
     if config.entry.has("threads"):
         return_large_blocks()
+    else:
+        keep_blocks()
     if run.workers and config.entry.has("threads"):
         federation = stack.enter_context(threads(site, run.workers))
     elif run.workers:
