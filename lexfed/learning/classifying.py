@@ -1,7 +1,7 @@
 """Classifiers: from the tables of a configuration to what their methods are built from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -81,6 +81,8 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
     mechanism, account, promised = privacy(tables, len(people))
+    if isinstance(mechanism, NoPrivacy):
+        mechanism = replace(mechanism, rows=_may_name_rows(tables))
     if promised is not None:
         promised = _of_words(promised, tables, people, common=tokenizer is not None)
     if entry.has("alone"):
@@ -111,6 +113,14 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
         ),
         promise=promised,
     )
+
+
+def _may_name_rows(tables: Tables) -> bool:
+    """Whether uploads may leave out rows of a table that did not move. Noise and masks cover
+    whether a row moved at all; a robust rule wants to see everybody's; rounding has its own form.
+    """
+    plain = tables.privacy.placement == "none" and not tables.secure.sums
+    return plain and tables.aggregation.rule == "mean" and tables.train.upload == "fp32"
 
 
 def privacy(

@@ -1,7 +1,7 @@
 """What a client trains, and how: a task, and local epochs of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -14,7 +14,16 @@ from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
 from lexfed.federation import ClientState
-from lexfed.models.model import Batch, Classifier, Example, shuffled
+from lexfed.models.model import (
+    BEYOND,
+    TABLE,
+    Batch,
+    Classifier,
+    Example,
+    WordClassifier,
+    Wrapping,
+    shuffled,
+)
 from lexfed.vocabulary.reading import Reader
 from lexfed.wire import Message, Precision
 
@@ -79,11 +88,26 @@ class Task:
         return self.options.logit_adjustment * torch.log(counts / counts.sum())
 
 
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """The rows of a table that may have moved, ascending; the others are as they came. It holds of
+    this very table: whoever makes another of it, or writes into it, may have moved more.
+    """
+
+    rows: Tensor
+    table: Tensor
+    version: int
+
+    def of(self, table: Tensor) -> bool:
+        return table is self.table and table._version == self.version
+
+
 @dataclass(frozen=True)
 class Trained:
     params: Params
     loss: float  # mean over the texts of the last epoch, as they were met
     texts: int | None = None  # how many count as this client's weight; default: all of its own
+    touched: Mapping[str, Touched] = field(default_factory=dict)  # of tables, by their names
     held_back: bool = False  # the client keeps this to itself: nothing of it may be sent
 
 
@@ -114,7 +138,37 @@ Gradient = Callable[[Params, B, Seed], tuple[float, Params]]
 def train(
     task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
 ) -> Trained:
-    """Local epochs of a classifier."""
+    """Local epochs of a classifier. Of a word table only the rows that its texts use are trained:
+    the others would not move, so the result is the same to the bit.
+    """
+    rows = touched_rows(task, params, examples)
+    if rows is None:
+        return _train(task, params, examples, local, seed)
+    table = params[TABLE]
+    places = {row: place for place, row in enumerate(rows.tolist())}
+    few = [Example([places[i] for i in one.ids], one.label) for one in examples]
+    after = _train(task, {**params, TABLE: table[rows]}, few, local, seed)
+    whole = table.index_copy(0, rows, after.params[TABLE])
+    touched = Touched(rows, whole, whole._version)
+    return replace(after, params={**after.params, TABLE: whole}, touched={TABLE: touched})
+
+
+def touched_rows(task: Task, params: Params, examples: Sequence[Example]) -> Tensor | None:
+    """The rows of the word table that these texts use, ascending, and the first, which padding
+    uses; None: all of them move, by decay or because most are used, or it is no table to look up
+    words in.
+    """
+    table = params.get(TABLE)
+    alone = isinstance(task.model, WordClassifier) and not isinstance(task.model, Wrapping)
+    if table is None or BEYOND in params or task.options.weight_decay or not alone:
+        return None
+    used = sorted({0, *(i for one in examples for i in one.ids)})
+    return torch.tensor(used) if 2 * len(used) < len(table) else None
+
+
+def _train(
+    task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
+) -> Trained:
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:

@@ -38,7 +38,7 @@ from lexfed.privacy.accounting import (
     SampledGaussian,
 )
 from lexfed.privacy.calibration import noise_for, rounds_within
-from lexfed.privacy.mechanism import Asked, deltas, dense
+from lexfed.privacy.mechanism import Asked, deltas, dense, whole
 from lexfed.wire import Message, Meta, under
 
 CLIP, ASKED = "clip", "asked"  # the mechanism's state
@@ -127,20 +127,20 @@ class GaussianMechanism:
         }
 
     def bound(
-        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+        self, delta: Update, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
         """Nothing but the clipped update leaves: a loss or a number of texts would be told without
         noise.
         """
-        clip = float(message.meta["clip"])
-        length = norm(delta)
+        clip, moved = float(message.meta["clip"]), whole(delta)
+        length = norm(moved)
         sound = math.isfinite(length) and length > 0
         factor = min(1.0, clip / length) if sound else 0.0  # training exploded: say nothing
-        short: Params = delta  # most are short enough
+        short: Params = moved  # most are short enough
         if factor < 1:
             short = {
                 name: value * factor if factor else torch.zeros_like(value)
-                for name, value in delta.items()
+                for name, value in moved.items()
             }
         grid = float(message.meta["grid"]) if self.fresh else None
         if grid is not None:  # before any noise: what is not on its grid shows through it

@@ -16,6 +16,7 @@ from lexfed.wire.verbs import (
     ECHO,
     LARGEST,
     LARGEST_MOVE,
+    NAMED,
     WHOLE,
     Array,
     Blob,
@@ -182,10 +183,12 @@ _SMALLEST = 2.0**-126  # of the float32 numbers that are not below all others
 
 
 def _of_parameter(name: str, parts: Params, allowed: Array, request: Message, ranges: bool) -> str:
-    """How a parameter moved: in its own dtype, in half precision, in int8 with a scale per row, or
-    in whole steps of a grid.
+    """How a parameter moved: in its own dtype, in half precision, in int8 with a scale per row, in
+    whole steps of a grid, or some rows of it, where the request says so.
     """
     model = request.arrays.get(f"{allowed.like}/{name}")
+    if model is not None and parts.keys() == {"ids", "values"} and NAMED in request.meta:
+        return _of_some_rows(parts, model, len(model) if model.ndim == 2 else 0, allowed, request)
     rounds = "clip" not in request.meta and model is not None and model.dtype == torch.float32
     if model is None or not (parts.keys() == {""} or rounds):
         return _MISFIT
@@ -213,7 +216,14 @@ def _of_rows(name: str, parts: Params, allowed: Array, request: Message) -> str:
     table = request.arrays.get(f"{allowed.like}/{name}#values")
     if table is None or parts.keys() - {"scale", "counts"} != {"ids", "values"}:
         return _MISFIT
-    height, width = int(request.meta.get("rows", 0)), table.shape[1]
+    return _of_some_rows(parts, table, int(request.meta.get("rows", 0)), allowed, request)
+
+
+def _of_some_rows(
+    parts: Params, table: Tensor, height: int, allowed: Array, request: Message
+) -> str:
+    if table.ndim != 2:
+        return _MISFIT
     rounded = parts["values"].dtype == torch.int8
     if rounded != ("scale" in parts):
         return _MISFIT
@@ -225,7 +235,7 @@ def _of_rows(name: str, parts: Params, allowed: Array, request: Message) -> str:
         "scale": _scale(("n", 1), allowed),
         "counts": Array(WHOLE, ("n",), low=0, most="most_pairs"),
     }
-    fault = _of_parts(parts, forms, {"width": width}, request)
+    fault = _of_parts(parts, forms, {"width": table.shape[1]}, request)
     if fault:
         return fault
     ids = parts["ids"]
