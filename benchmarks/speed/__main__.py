@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6, help="the first warms up")
     parser.add_argument("--works", nargs="*", choices=shared.WORKS, default=list(shared.WORKS))
     parser.add_argument("--envs", type=Path, default=ROOT / ".bench", help="of the peers")
+    parser.add_argument("--without-classifier", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks")
     options = parser.parse_args()
     python = environment(options.envs, "pfl")
@@ -62,6 +63,8 @@ def main() -> None:
             call(sys.executable, "run_lexfed.py", folder, "plan", "--rounds", str(options.rounds))
             apart = agreement(folder, python)
             found[name] = {"agree_to": apart, "runs": measured(folder, python, options.repeats)}
+        if not options.without_classifier:
+            found["classifier"] = classifier(Path(scratch) / "classifier", options.repeats)
     (options.out / "speed.json").write_text(json.dumps(found, indent=1) + "\n")
     (options.out / "RESULTS.md").write_text(page(found))
     print(page(found))
@@ -126,6 +129,34 @@ def measured(folder: Path, python: str, repeats: int) -> dict[str, list[dict[str
     return runs
 
 
+CLASSIFIER: dict[str, tuple[str, ...]] = {
+    "lexfed, one process": ("lexfed",),
+    "bare loop, one thread": ("floor",),
+    "lexfed, two workers": ("lexfed", "--workers", "2"),
+}
+
+
+def classifier(folder: Path, repeats: int) -> dict[str, object]:
+    """The second work (`classify.py`): lexfed says what the batches are, so it runs first."""
+    call(sys.executable, "classify.py", folder, "write")
+    runs: dict[str, list[dict[str, object]]] = {name: [] for name in CLASSIFIER}
+    for _ in range(repeats):
+        for name, words in CLASSIFIER.items():
+            runs[name].append(call(sys.executable, "classify.py", folder, *words))
+            print(json.dumps(runs[name][-1]), flush=True)
+    weights = [
+        dict(np.load(folder / f"cls-{who}.npz")) for who in ("lexfed-0", "lexfed-2", "floor")
+    ]
+    apart = max(
+        float(np.abs(weights[0][name] - other[name]).max())
+        for other in weights[1:]
+        for name in other
+    )
+    if not apart < AGREES:
+        sys.exit(f"classifier: results are {apart:g} apart")
+    return {"agree_to": apart, "runs": runs}
+
+
 # --- the page -------------------------------------------------------------------------------------
 
 
@@ -142,6 +173,9 @@ def page(found: dict[str, dict[str, object]]) -> str:
         f"{platform.python_version()}.",
     ]
     for name, one in found.items():
+        if name == "classifier":
+            lines += _of_classifier(one)
+            continue
         work = shared.WORKS[name]
         texts = "1 to 64, 8 in the mean" if work.variable else str(work.texts)
         lines += [
@@ -160,6 +194,32 @@ def page(found: dict[str, dict[str, object]]) -> str:
         ]
         lines += ["", *_ratios(name, middle)]
     return "\n".join(lines) + "\n"
+
+
+def _of_classifier(one: dict[str, object]) -> list[str]:
+    runs: dict[str, list[dict[str, float]]] = one["runs"]  # type: ignore[assignment]
+    middle = {who: _median(some) for who, some in runs.items()}
+    sent = {who: some[0]["bytes_up_per_client"] for who, some in runs.items()}
+    ours, floor = "lexfed, one process", "bare loop, one thread"
+    return [
+        "",
+        "## classifier: BiLSTM 100/64, 20,000 words, 10 of 100 clients a round, FedAvg",
+        "",
+        f"After one round all weights agree to {one['agree_to']:.1e}.",
+        "",
+        "| runner | CPU ms per local step | s per round | memory MB | upload KB |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {who} | {row['cpu']:.2f} | {row['wall']:.3f} | {row['memory']:.0f} | "
+            f"{sent[who] / 1e3:,.0f} |"
+            for who, row in middle.items()
+        ),
+        "",
+        f"- CPU per local step, {ours} to {floor}: "
+        f"**{middle[ours]['cpu'] / middle[floor]['cpu']:.2f}** (aim: at most 0.80)",
+        f"- upload to dense single precision: **{sent[ours] / sent[floor]:.2f}** "
+        "(aim: at most 0.17)",
+    ]
 
 
 def _median(runs: list[dict[str, float]]) -> dict[str, float]:

@@ -147,6 +147,11 @@ def own_cpu() -> float:
     return time.process_time()
 
 
+def peak_mb() -> float:
+    """The largest this process has been."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> None:
     """One line of JSON; the first round warms up and does not count."""
     planned, work = rounds(folder), read(folder)
@@ -159,6 +164,6 @@ def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> No
         "cpu_ms_per_step": 1e3 * sum(cpu[1:]) / done if done else None,
         "wall_s_per_round": float(np.mean(wall[1:])) if done else None,
         "wall_s_best_round": float(np.min(wall[1:])) if done else None,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_mb(),
     }
     print(json.dumps(found), flush=True)

@@ -144,9 +144,7 @@ def train(
     rows = touched_rows(task, params, examples)
     if rows is None:
         return _train(task, params, examples, local, seed)
-    table = params[TABLE]
-    places = {row: place for place, row in enumerate(rows.tolist())}
-    few = [Example([places[i] for i in one.ids], one.label) for one in examples]
+    table, few = params[TABLE], renumbered(examples, rows)
     after = _train(task, {**params, TABLE: table[rows]}, few, local, seed)
     whole = table.index_copy(0, rows, after.params[TABLE])
     touched = Touched(rows, whole, whole._version)
@@ -162,8 +160,14 @@ def touched_rows(task: Task, params: Params, examples: Sequence[Example]) -> Ten
     alone = isinstance(task.model, WordClassifier) and not isinstance(task.model, Wrapping)
     if table is None or BEYOND in params or task.options.weight_decay or not alone:
         return None
-    used = sorted({0, *(i for one in examples for i in one.ids)})
+    used = sorted({0}.union(*(one.ids for one in examples)))
     return torch.tensor(used) if 2 * len(used) < len(table) else None
+
+
+def renumbered(examples: Sequence[Example], rows: Tensor) -> list[Example]:
+    """The same texts, of a table of these rows alone."""
+    place = {row: number for number, row in enumerate(rows.tolist())}.__getitem__
+    return [Example(list(map(place, one.ids)), one.label) for one in examples]
 
 
 def _train(
