@@ -81,8 +81,7 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
     mechanism, account, promised = privacy(tables, len(people))
-    if isinstance(mechanism, NoPrivacy):
-        mechanism = replace(mechanism, rows=_may_name_rows(tables))
+    mechanism = _naming_rows(mechanism, tables)
     if promised is not None:
         promised = _of_words(promised, tables, people, common=tokenizer is not None)
     if entry.has("alone"):
@@ -115,12 +114,15 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     )
 
 
-def _may_name_rows(tables: Tables) -> bool:
-    """Whether uploads may leave out rows of a table that did not move. Noise and masks cover
-    whether a row moved at all; a robust rule wants to see everybody's; rounding has its own form.
+def _naming_rows(mechanism: Mechanism, tables: Tables) -> Mechanism:
+    """Uploads may leave out rows of a table that did not move, but not everywhere: noise and masks
+    cover whether a row moved at all, a robust rule wants to see everybody's, and rounding has its
+    own form.
     """
-    plain = tables.privacy.placement == "none" and not tables.secure.sums
-    return plain and tables.aggregation.rule == "mean" and tables.train.upload == "fp32"
+    plain = tables.aggregation.rule == "mean" and tables.train.upload == "fp32"
+    if not isinstance(mechanism, NoPrivacy) or tables.secure.sums or not plain:
+        return mechanism
+    return replace(mechanism, rows=True)
 
 
 def privacy(
