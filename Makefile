@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-slow test-deployment test-browser federation docs format clean
+.PHONY: demo test test-slow test-deployment test-browser federation bench docs format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -30,6 +30,10 @@ test-deployment: $(VENV)/ready-dev
 # a real browser opens the pages; installs chromium where Debian's packages can be had
 test-browser: $(VENV)/ready-browser
 	LEXFED_BROWSER=$$(command -v chromium) $(BIN)/pytest tests/browser
+
+# beside the peers, interleaved, on identical work; they get environments of their own in .bench/
+bench: $(VENV)/ready-dev
+	$(BIN)/python benchmarks/speed --envs .bench
 
 # three organisations on this machine: trains, kills one, brings it back
 federation: $(VENV)/ready-dev

@@ -80,8 +80,9 @@ def _masked(messages: Iterable[Recorded], assembly: Assembly) -> Iterable[Upload
         clients = asked[one.step, one.ask]
         slots = ring.layout(verb, own, clients, options.bits, options.range)
         vector = ring.view(slots, one.message.arrays["masked"].numpy())
-        delta = moves(ring.decode(slots, vector))
-        yield Upload(one.round, one.client, below("model", own.arrays), delta, own.blobs)
+        model = below("model", own.arrays)
+        delta = moves(ring.decode(slots, vector), model)
+        yield Upload(one.round, one.client, model, delta, own.blobs)
 
 
 def _clock(request: Message) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from lexfed.agreement.protocol import VOCABULARY
 from lexfed.audits.transcript import Recorded
 from lexfed.core.params import Params, Rows, Update
+from lexfed.privacy.mechanism import deltas
 from lexfed.wire import ClientId, below, unpack
 
 
@@ -43,23 +44,23 @@ def uploads(messages: Iterable[Recorded]) -> Iterator[Upload]:
             sent[key] = one
         elif key in sent:
             request = sent.pop(key).message
-            delta = moves(unpack(one.message.arrays))
+            model = below("model", request.arrays)
+            delta = moves(unpack(one.message.arrays), model)
             if delta:
                 blobs = {**lists.get(one.client, {}), **request.blobs}
-                model = below("model", request.arrays)
                 yield Upload(one.round, one.client, model, delta, blobs, one.cohort)
 
 
-def moves(update: Update) -> dict[str, Tensor | Rows]:
+def moves(update: Update, model: Params) -> dict[str, Tensor | Rows]:
     """The update per text, if clients say how many they have: scale tells nothing that these
-    attacks would miss.
+    attacks would miss. Rows of a table that was sent whole are the whole table again: those that
+    are not named did not move.
     """
     weight = update.get("weight")
     scale = float(weight) if isinstance(weight, Tensor) and float(weight) else 1.0
     moved = {
-        name.removeprefix("delta/"): value
-        for name, value in update.items()
-        if name.startswith("delta/")
+        name: value.spread(model[name]) if isinstance(value, Rows) and name in model else value
+        for name, value in deltas(update).items()
     }
     return {
         name: value / scale if isinstance(value, Tensor) else value for name, value in moved.items()

@@ -38,4 +38,19 @@ def return_large_blocks(size: int = 4 << 20) -> None:
         mallopt(_M_ARENA_MAX, 1)
 
 
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # of glibc's malloc.h
+def keep_blocks(size: int = 256 << 20) -> None:
+    """From now on, up to so many bytes that are freed are kept for whoever comes next.
+
+    Clients come one after the other and each needs the same few blocks of megabytes. Given back
+    and asked for again, their pages cost a fifth of the time of a small language model's round.
+    """
+    mallopt = getattr(_libc(), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, size)
+        mallopt(_M_TOP_PAD, _LARGEST_THRESHOLD)
+
+
+# of glibc's malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
+_LARGEST_THRESHOLD = 32 << 20  # blocks above it always go back

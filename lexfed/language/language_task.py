@@ -2,11 +2,11 @@
 scores.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from lexfed.core.errors import DataError
 from lexfed.core.params import Params
@@ -14,9 +14,17 @@ from lexfed.core.seeds import Seed
 from lexfed.corpus.population import Client
 from lexfed.corpus.text import Corpus
 from lexfed.federation import Answer, ClientState, Handler, ServerState
-from lexfed.learning.task import Local, LocalUpdate, Train, Trained, descend
+from lexfed.learning.task import (
+    Gradient,
+    Local,
+    LocalUpdate,
+    Train,
+    Trained,
+    by_autograd,
+    descend,
+)
 from lexfed.metrics.perplexity import TextScore, text_score
-from lexfed.models.language_model import LanguageModel, TokenBatch, batches, score, windows
+from lexfed.models.language_model import LanguageModel, TokenBatch, batches, pad, score, windows
 from lexfed.vocabulary.learned import Learned, TokenizerOptions, from_bytes, opened, texts_of
 from lexfed.wire import Message, below
 
@@ -40,35 +48,73 @@ class LanguageTask:
     options: Train
     texts: TokenizerOptions
     rounds: int
+    # what users read is cut and numbered once, not in each of their rounds
+    known: "Known" = field(default_factory=lambda: Known(), compare=False, repr=False)
 
-    def loss(self, params: Params, batch: TokenBatch, seed: Seed) -> Tensor:
-        return self.model.loss(params, batch, seed)
+    @property
+    def gradient(self) -> Gradient[TokenBatch]:
+        own: Gradient[TokenBatch] | None = getattr(self.model, "gradient", None)
+        return by_autograd(self.model.loss) if own is None else own
 
     def fit(self, params: Params, sequences: list[list[int]], local: Local, seed: Seed) -> Trained:
-        """Local epochs on these sequences of tokens; a user counts as many texts as it has
-        windows.
-        """
-        pieces = windows(sequences, self.context)
+        return self.fit_windows(params, pad(windows(sequences, self.context)), local, seed)
+
+    def fit_windows(self, params: Params, pieces: TokenBatch, local: Local, seed: Seed) -> Trained:
+        """Local epochs on these windows; a user counts as many texts as it has of them."""
         return descend(
             params,
             partial(batches, pieces, self.options.batch),
-            self.loss,
+            self.gradient,
             self.options,
             local,
             seed,
         )
+
+    def read(self, corpus: Corpus, tokenizer_json: bytes) -> TokenBatch | None:
+        """A user's windows; None: there is nothing to learn from."""
+        tokenizer = opened(tokenizer_json)
+
+        def windowed() -> TokenBatch | None:
+            texts = texts_of(corpus, self.texts)
+            sequences = [tokenizer.sequence(words) for words in texts]
+            return pad(windows(sequences, self.context)) if sequences else None
+
+        return self.known.get(corpus, tokenizer, windowed)
+
+
+ROOM = 4096  # users whose windows are kept
+
+
+@dataclass(frozen=True)
+class Known:
+    """The windows of the users that were read last. Texts and tokenizer are told by which object
+    they are: it is kept beside what was made of it, so that no other takes its place.
+    """
+
+    kept: dict[tuple[int, bytes, int], tuple[object, object, TokenBatch | None]] = field(
+        default_factory=dict
+    )
+
+    def get(
+        self, corpus: Corpus, tokenizer: object, make: Callable[[], TokenBatch | None]
+    ) -> TokenBatch | None:
+        key = (id(corpus.texts), corpus.rows.tobytes(), id(tokenizer))
+        found = self.kept.pop(key, None) or (corpus.texts, tokenizer, make())
+        self.kept[key] = found  # the last one now
+        if len(self.kept) > ROOM:
+            del self.kept[next(iter(self.kept))]
+        return found[2]
 
 
 def language_update(task: LanguageTask) -> LocalUpdate:
     def update(
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Trained:
-        tokenizer = opened(message.blobs[TOKENIZER])
-        sequences = [tokenizer.sequence(words) for words in texts_of(client.train, task.texts)]
-        if not sequences:  # nothing to learn from: the model as it came
+        pieces = task.read(client.train, message.blobs[TOKENIZER])
+        if pieces is None:  # nothing to learn from: the model as it came
             return Trained(params, 0.0, 1)
         local = Local(task.options.rate(message, task.rounds), task.options.epochs)
-        return task.fit(params, sequences, local, seed)
+        return task.fit_windows(params, pieces, local, seed)
 
     return update
 

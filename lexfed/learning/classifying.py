@@ -1,7 +1,7 @@
 """Classifiers: from the tables of a configuration to what their methods are built from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -81,6 +81,7 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
     model = registry.build(tables.model, people.classes, tables.defences.embedding_dropout)
     tokenizer = _tokenizer(tables, people, public, entry)
     mechanism, account, promised = privacy(tables, len(people))
+    mechanism = _naming_rows(mechanism, tables)
     if promised is not None:
         promised = _of_words(promised, tables, people, common=tokenizer is not None)
     if entry.has("alone"):
@@ -111,6 +112,17 @@ def parts(tables: Tables, people: Population, entry: Entry) -> Parts:
         ),
         promise=promised,
     )
+
+
+def _naming_rows(mechanism: Mechanism, tables: Tables) -> Mechanism:
+    """Uploads may leave out rows of a table that did not move, but not everywhere: noise and masks
+    cover whether a row moved at all, a robust rule wants to see everybody's, and rounding has its
+    own form.
+    """
+    plain = tables.aggregation.rule == "mean" and tables.train.upload == "fp32"
+    if not isinstance(mechanism, NoPrivacy) or tables.secure.sums or not plain:
+        return mechanism
+    return replace(mechanism, rows=True)
 
 
 def privacy(

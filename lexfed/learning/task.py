@@ -1,7 +1,7 @@
 """What a client trains, and how: a task, and local epochs of it."""
 
-from collections.abc import Callable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -14,7 +14,16 @@ from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
 from lexfed.federation import ClientState
-from lexfed.models.model import Batch, Classifier, Example, shuffled
+from lexfed.models.model import (
+    BEYOND,
+    TABLE,
+    Batch,
+    Classifier,
+    Example,
+    WordClassifier,
+    Wrapping,
+    shuffled,
+)
 from lexfed.vocabulary.reading import Reader
 from lexfed.wire import Message, Precision
 
@@ -79,11 +88,26 @@ class Task:
         return self.options.logit_adjustment * torch.log(counts / counts.sum())
 
 
+@dataclass(frozen=True, eq=False)
+class Touched:
+    """The rows of a table that may have moved, ascending; the others are as they came. It holds of
+    this very table: whoever makes another of it, or writes into it, may have moved more.
+    """
+
+    rows: Tensor
+    table: Tensor
+    version: int
+
+    def of(self, table: Tensor) -> bool:
+        return table is self.table and table._version == self.version
+
+
 @dataclass(frozen=True)
 class Trained:
     params: Params
     loss: float  # mean over the texts of the last epoch, as they were met
     texts: int | None = None  # how many count as this client's weight; default: all of its own
+    touched: Mapping[str, Touched] = field(default_factory=dict)  # of tables, by their names
     held_back: bool = False  # the client keeps this to itself: nothing of it may be sent
 
 
@@ -107,12 +131,48 @@ class Local:
 B = TypeVar("B", bound=Sized)
 Epoch = Callable[[Seed], Iterator[B]]  # the batches of one epoch, in an order of its own
 Loss = Callable[[Params, B, Seed], Tensor]  # the mean over a batch; the seed is dropout's
+# the same as a number, and its gradient by the leaves that ask for one
+Gradient = Callable[[Params, B, Seed], tuple[float, Params]]
 
 
 def train(
     task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
 ) -> Trained:
-    """Local epochs of a classifier."""
+    """Local epochs of a classifier. Of a word table only the rows that its texts use are trained:
+    the others would not move, so the result is the same to the bit.
+    """
+    rows = touched_rows(task, params, examples)
+    if rows is None:
+        return _train(task, params, examples, local, seed)
+    table, few = params[TABLE], renumbered(examples, rows)
+    after = _train(task, {**params, TABLE: table[rows]}, few, local, seed)
+    whole = table.index_copy(0, rows, after.params[TABLE])
+    touched = Touched(rows, whole, whole._version)
+    return replace(after, params={**after.params, TABLE: whole}, touched={TABLE: touched})
+
+
+def touched_rows(task: Task, params: Params, examples: Sequence[Example]) -> Tensor | None:
+    """The rows of the word table that these texts use, ascending, and the first, which padding
+    uses; None: all of them move, by decay or because most are used, or it is no table to look up
+    words in.
+    """
+    table = params.get(TABLE)
+    alone = isinstance(task.model, WordClassifier) and not isinstance(task.model, Wrapping)
+    if table is None or BEYOND in params or task.options.weight_decay or not alone:
+        return None
+    used = sorted({0}.union(*(one.ids for one in examples)))
+    return torch.tensor(used) if 2 * len(used) < len(table) else None
+
+
+def renumbered(examples: Sequence[Example], rows: Tensor) -> list[Example]:
+    """The same texts, of a table of these rows alone."""
+    place = {row: number for number, row in enumerate(rows.tolist())}.__getitem__
+    return [Example(list(map(place, one.ids)), one.label) for one in examples]
+
+
+def _train(
+    task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
+) -> Trained:
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
@@ -121,52 +181,82 @@ def train(
     return descend(
         params,
         lambda here: shuffled(examples, task.options.batch, here),
-        loss,
+        by_autograd(loss),
         task.options,
         local,
         seed,
     )
 
 
+def by_autograd(loss: Loss[B]) -> Gradient[B]:
+    def gradient(leaves: Params, batch: B, seed: Seed) -> tuple[float, Params]:
+        mean = loss(leaves, batch, seed)
+        trained = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        found = torch.autograd.grad(mean, list(trained.values()), allow_unused=True)
+        return mean.item(), {n: g for n, g in zip(trained, found, strict=True) if g is not None}
+
+    return gradient
+
+
 def descend(
-    params: Params, epoch: Epoch[B], loss: Loss[B], options: Train, local: Local, seed: Seed
+    params: Params, epoch: Epoch[B], gradient: Gradient[B], options: Train, local: Local, seed: Seed
 ) -> Trained:
     """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as
     they are.
     """
-    rates = {name: local.rate(name) for name in params}
-    leaves = {
-        name: value.clone().requires_grad_() if rates[name] else value
-        for name, value in params.items()
-    }
-    groups = [{"params": [leaves[n]], "lr": rate * local.lr} for n, rate in rates.items() if rate]
-    optimizer = _optimizer(options, groups)
+    rates = {name: local.lr * rate for name in params if (rate := local.rate(name))}
+    leaves = {n: v.detach().requires_grad_(n in rates) for n, v in params.items()}
+    step = _stepper(options, leaves, rates)
     loss_sum, met = 0.0, 0
     for number in range(local.epochs):
         here, loss_sum, met = derive(seed, "epoch", number), 0.0, 0
         for place, batch in enumerate(islice(epoch(here), local.steps)):
-            optimizer.zero_grad()
-            mean = loss(leaves, batch, derive(here, "dropout", place))
-            mean.backward()  # type: ignore[no-untyped-call]
-            if local.mu:
-                _pull(leaves, params, local.mu)
-            optimizer.step()
-            loss_sum, met = loss_sum + mean.item() * len(batch), met + len(batch)
+            mean, moves = gradient(leaves, batch, derive(here, "dropout", place))
+            step(_pulled(moves, leaves, params, local.mu) if local.mu else moves)
+            loss_sum, met = loss_sum + mean * len(batch), met + len(batch)
     return Trained({name: value.detach() for name, value in leaves.items()}, loss_sum / max(met, 1))
 
 
-def _pull(leaves: Params, start: Params, mu: float) -> None:
-    """The gradient of mu/2 |w - w_start|^2."""
-    for name, leaf in leaves.items():
-        if leaf.grad is not None:
-            leaf.grad.add_(leaf.detach() - start[name], alpha=mu)
+def _pulled(moves: Params, leaves: Params, start: Params, mu: float) -> Params:
+    """With the gradient of mu/2 |w - w_start|^2."""
+    return {
+        name: move.add(leaves[name].detach() - start[name], alpha=mu)
+        for name, move in moves.items()
+    }
 
 
-def _optimizer(options: Train, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
-    if options.optimizer == "sgd":
-        return torch.optim.SGD(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+def _stepper(
+    options: Train, leaves: dict[str, Tensor], rates: Mapping[str, float]
+) -> Callable[[Params], None]:
+    """A fresh optimizer of the leaves that have a rate. Leaves are another's until they first move:
+    the tensors given are left as they are.
+    """
+    if options.optimizer == "sgd":  # torch's takes as long to be made as a small model's step
+        ours: set[str] = set()
+
+        @torch.no_grad()
+        def descend_by(moves: Params) -> None:
+            for name, move in moves.items():
+                leaf, decay = leaves[name], options.weight_decay
+                move = move.add(leaf, alpha=decay) if decay else move
+                if name in ours:
+                    leaf.add_(move, alpha=-rates[name])
+                else:
+                    leaves[name] = leaf.add(move, alpha=-rates[name]).requires_grad_()
+                    ours.add(name)
+
+        return descend_by
+    leaves.update({name: leaves[name].detach().clone().requires_grad_() for name in rates})
+    groups = [{"params": [leaves[name]], "lr": rate} for name, rate in rates.items()]
     kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
-    return kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+    optimizer = kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+
+    def step(moves: Params) -> None:
+        for name, leaf in leaves.items():
+            leaf.grad = moves.get(name)
+        optimizer.step()
+
+    return step
 
 
 LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lexfed.core.params import ParameterSplit
+from lexfed.core.params import ParameterSplit, Rows
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
 from lexfed.federation import (
@@ -23,8 +23,9 @@ from lexfed.learning.holding_back import HELD, counted, may_fall_silent
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Train, Trained
-from lexfed.privacy.mechanism import Mechanism
+from lexfed.privacy.mechanism import Mechanism, NoPrivacy
 from lexfed.wire import Message, below, pack
+from lexfed.wire.verbs import NAMED
 
 
 def trainer(
@@ -50,7 +51,9 @@ def updater(
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
         after = update(split.join(shared, state.params), client, state, message, seed)
         texts = after.texts or len(client.train)
-        delta = {name: _moved(after, name, value) for name, value in shared.items()}
+        # both must say so: what the server asks for, this client's own tables may forbid
+        named = NAMED in message.meta and isinstance(mechanism, NoPrivacy) and mechanism.rows
+        delta = {name: _moved(after, name, value, named) for name, value in shared.items()}
         noise = derive(seed, "bound", *of_fork(message))
         bounded = mechanism.bound(delta, texts, after.loss, message, noise)
         reply = Message(pack(bounded, options.upload, torch_generator(derive(seed, "rounding"))))
@@ -64,8 +67,13 @@ def updater(
     return handle
 
 
-def _moved(after: Trained, name: str, before: Tensor) -> Tensor:
-    return torch.zeros_like(before) if after.held_back else after.params[name] - before
+def _moved(after: Trained, name: str, before: Tensor, named: bool) -> Tensor | Rows:
+    if after.held_back:
+        return torch.zeros_like(before)
+    table, touched = after.params[name], after.touched.get(name)
+    if touched is None or not named or not touched.of(table):
+        return table - before
+    return Rows(touched.rows, table[touched.rows] - before[touched.rows])
 
 
 def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:

@@ -2,7 +2,7 @@
 
 import torch
 
-from lexfed.wire.verbs import ANY, BOUND, CLOCK, NUMBER, UPDATE, Array, Form, Verb
+from lexfed.wire.verbs import ANY, BOUND, CLOCK, NAMED, NUMBER, UPDATE, Array, Form, Verb
 
 # texts that a client counts for: what the request says at most
 WEIGHT = Array((torch.float32,), low=1, high=1e9, most="most_texts")
@@ -19,7 +19,7 @@ def training(name: str, open: bool = False) -> Verb:
     """The model goes down, how it moved comes up. Who holds back sends nothing at all."""
     return Verb(
         name,
-        down=Form({"model/": ANY}, (*CLOCK, *BOUND, "most_texts"), ("tokenizer",)),
+        down=Form({"model/": ANY}, (*CLOCK, *BOUND, "most_texts", NAMED), ("tokenizer",)),
         up=Form(
             {"delta/": UPDATE, "weight": WEIGHT, "loss": NUMBER, "unclipped": BIT},
             needs=(("weight",), ()),

@@ -80,6 +80,10 @@ class TokenBatch:
 
 
 class LanguageModel(Protocol):
+    """Where it also has `gradient(params, batch, seed) -> (loss, gradient)`, training asks that,
+    and else torch for the gradient of its loss.
+    """
+
     def init(self, vocab_size: int, seed: Seed) -> Params:
         """Every parameter from a generator of its own: the size of the vocabulary moves no
         parameter but TOKEN_ROWS.
@@ -142,11 +146,12 @@ def windows(sequences: Sequence[Sequence[int]], context: int) -> list[list[int]]
     ]
 
 
-def batches(windows: Sequence[Sequence[int]], size: int, seed: Seed) -> Iterator[TokenBatch]:
+def batches(windows: TokenBatch, size: int, seed: Seed) -> Iterator[TokenBatch]:
     """One epoch in random order."""
-    order = torch.randperm(len(windows), generator=torch_generator(seed)).tolist()
-    for start in range(0, len(order), size):
-        yield pad([windows[i] for i in order[start : start + size]])
+    order = torch.randperm(len(windows), generator=torch_generator(seed))
+    for some in torch.split(order, size):
+        lengths = windows.lengths[some]
+        yield TokenBatch(windows.ids[some, : int(lengths.max())], lengths)
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> TokenBatch:
@@ -159,52 +164,99 @@ def pad(sequences: Sequence[Sequence[int]]) -> TokenBatch:
 
 def next_token_loss(params: Params, hidden: Tensor, batch: TokenBatch) -> Tensor:
     """Of the hidden states (B, T, d) of a batch's inputs; those of padding are left out."""
-    real = torch.arange(hidden.shape[1]) < batch.lengths[:, None] - 1  # (B, T)
+    real = _real(batch)
     weight, bias = _output(params)
     loss: Tensor = _CrossEntropy.apply(hidden[real], weight, bias, batch.ids[:, 1:][real])  # type: ignore[no-untyped-call]
     return loss
+
+
+def _real(batch: TokenBatch) -> Tensor:  # (B, T)
+    """Which inputs have a target."""
+    return torch.arange(batch.ids.shape[1] - 1) < batch.lengths[:, None] - 1
 
 
 def _output(params: Params) -> tuple[Tensor, Tensor]:
     return params[OUTPUT] if OUTPUT in params else params[EMBEDDING], params[BIAS]
 
 
-class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass
-    """mean of log sum exp(z) - z[target] with z = h W' + b, and its gradient (softmax(z) - onehot)
-    / N, chunk by chunk.
+def next_token_gradient(
+    read: Callable[[Params, Tensor, Seed | None], Tensor],
+    params: Params,
+    batch: TokenBatch,
+    seed: Seed | None,
+) -> tuple[float, Params]:
+    """The loss, and its gradient for those parameters that ask for one; `read` makes hidden states.
+
+    The same as autograd of `next_token_loss`, with a tenth of its passes over the large tables: the
+    embedding is cut down to the rows that are read, and what flows back to them is added to what
+    the softmax says of all rows.
+    """
+    rows, places = torch.unique(batch.ids[:, :-1], return_inverse=True)
+    inner = {name: value for name, value in params.items() if name not in (OUTPUT, BIAS)}
+    inner[EMBEDDING] = params[EMBEDDING].detach()[rows]
+    inner = {n: v.detach().requires_grad_(params[n].requires_grad) for n, v in inner.items()}
+    with torch.enable_grad():
+        hidden = read(inner, places, seed)
+    weight, bias = _output(params)
+    real = _real(batch)
+    loss, upstream, to_weight, to_bias = _softmax(
+        hidden.detach()[real], weight.detach(), bias.detach(), batch.ids[:, 1:][real],
+        weight.requires_grad,
+    )  # fmt: skip
+    trained = [name for name, value in inner.items() if value.requires_grad]
+    to_hidden = hidden.new_zeros(hidden.shape)
+    to_hidden[real] = upstream
+    found = torch.autograd.grad(hidden, [inner[name] for name in trained], to_hidden)
+    gradient = dict(zip(trained, found, strict=True)) | {BIAS: to_bias}
+    if EMBEDDING in trained:
+        table = to_weight if OUTPUT not in params else torch.zeros_like(params[EMBEDDING])
+        gradient[EMBEDDING] = table.index_add_(0, rows, gradient[EMBEDDING])
+    if OUTPUT in params:
+        gradient[OUTPUT] = to_weight
+    return float(loss), {n: g for n, g in gradient.items() if params[n].requires_grad}
+
+
+def _softmax(
+    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: bool = True
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """mean of -log softmax(z)[target] with z = h W' + b, and its gradient (softmax(z) - onehot) / N
+    to h, W and b, chunk by chunk; to W only where its `rows` are trained.
 
     The gradient is written over the logits, so that (N, V) numbers never exist: less memory, and
     faster for it.
     """
+    to_hidden, to_bias = torch.empty_like(hidden), torch.zeros_like(bias)
+    to_weight = torch.empty_like(weight) if rows else weight.new_empty(0)
+    losses, share = [], 1 / len(targets)
+    for at in range(0, len(targets), _CHUNK):
+        h, y = hidden[at : at + _CHUNK], targets[at : at + _CHUNK, None]
+        z = torch.addmm(bias, h, weight.t())  # (n, V)
+        torch.softmax(z, 1, out=z)
+        # a chance that is too small for a number counts as the smallest there is
+        losses.append(-z.gather(1, y).clamp_min(torch.finfo(z.dtype).tiny).log())
+        z.scatter_add_(1, y, z.new_full(y.shape, -1.0))
+        torch.mm(z, weight, out=to_hidden[at : at + _CHUNK])
+        if rows:
+            torch.addmm(to_weight, z.t(), h, beta=float(at > 0), alpha=share, out=to_weight)
+        to_bias += z.sum(0)
+    return torch.cat(losses).mean(), to_hidden.mul_(share), to_weight, to_bias.mul_(share)
+
+
+class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass
+    """The same for autograd."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        to_hidden, to_weight, to_bias = (
-            torch.empty_like(hidden),
-            torch.zeros_like(weight),
-            torch.zeros_like(bias),
-        )
-        losses = []
-        for at in range(0, len(targets), _CHUNK):
-            h, y = hidden[at : at + _CHUNK], targets[at : at + _CHUNK, None]
-            z = torch.addmm(bias, h, weight.t())  # (n, V)
-            of_target, largest = z.gather(1, y), z.amax(1, keepdim=True)
-            total = z.sub_(largest).exp_().sum(1, keepdim=True)
-            losses.append(total.log() + largest - of_target)
-            if not any(ctx.needs_input_grad):
-                continue
-            z.div_(total * len(targets)).scatter_add_(1, y, z.new_full(y.shape, -1 / len(targets)))
-            torch.mm(z, weight, out=to_hidden[at : at + _CHUNK])
-            if ctx.needs_input_grad[1]:  # not where the rows are frozen
-                to_weight.addmm_(z.t(), h)
-            to_bias += z.sum(0)
-        ctx.save_for_backward(to_hidden, to_weight, to_bias)
-        return torch.cat(losses).mean()
+        loss, *gradients = _softmax(hidden, weight, bias, targets, ctx.needs_input_grad[1])
+        ctx.save_for_backward(*gradients)
+        return loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return *(upstream * gradient for gradient in ctx.saved_tensors), None
+        gradients = (upstream * gradient for gradient in ctx.saved_tensors)
+        wanted = zip(gradients, ctx.needs_input_grad, strict=False)
+        return *(gradient if needed else None for gradient, needed in wanted), None
 
 
 # --- scoring --------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from lexfed.models.language_model import (
     LanguageModelOptions,
     Step,
     TokenBatch,
+    next_token_gradient,
     next_token_loss,
 )
 from lexfed.models.model import dropout, lstm_weights
@@ -60,6 +61,11 @@ class LstmLanguageModel:
 
     def loss(self, params: Params, batch: TokenBatch, seed: Seed | None) -> Tensor:
         return next_token_loss(params, self.hidden(params, batch.ids[:, :-1], seed), batch)
+
+    def gradient(
+        self, params: Params, batch: TokenBatch, seed: Seed | None
+    ) -> tuple[float, Params]:
+        return next_token_gradient(self.hidden, params, batch, seed)
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
         """The state is carried over the whole sequence."""

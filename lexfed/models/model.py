@@ -151,11 +151,10 @@ def lstm_weights(params: Params, names: Sequence[str], x: Tensor, hidden: int) -
 
 def collate(examples: Sequence[Example]) -> Batch:
     ordered = sorted(examples, key=lambda example: -len(example.ids))
-    lengths = torch.tensor([len(example.ids) for example in ordered])
-    ids = torch.zeros(len(ordered), int(lengths.max()), dtype=torch.int64)
-    for row, example in zip(ids, ordered, strict=True):
-        row[: len(example.ids)] = torch.tensor(example.ids)
-    return Batch(ids, lengths, torch.tensor([example.label for example in ordered]))
+    lengths, longest = [len(example.ids) for example in ordered], len(ordered[0].ids)
+    ids = [example.ids + [0] * (longest - len(example.ids)) for example in ordered]
+    labels = torch.tensor([example.label for example in ordered])
+    return Batch(torch.tensor(ids, dtype=torch.int64), torch.tensor(lengths), labels)
 
 
 def shuffled(examples: Sequence[Example], size: int, seed: Seed) -> Iterator[Batch]:

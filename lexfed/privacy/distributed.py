@@ -36,7 +36,7 @@ from lexfed.core.seeds import Seed
 from lexfed.privacy import noise
 from lexfed.privacy.accounting import Event, Release, SummedGaussian
 from lexfed.privacy.gaussian import GaussianMechanism, norm
-from lexfed.privacy.mechanism import Asked, deltas, dense
+from lexfed.privacy.mechanism import Asked, deltas, dense, whole
 from lexfed.wire import Message, Meta, under
 from lexfed.wire.verbs import COHORT
 
@@ -152,11 +152,11 @@ class DistributedGaussian(GaussianMechanism):
         return {"clip": self.options.clip, "grid": self.grid}
 
     def bound(
-        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+        self, delta: Update, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
         """Rounded before the noise: what is not on its grid shows through it."""
         sigma = self.share(self.shares.honest(self._agreed(message)))
-        steps = noise.in_steps(_clipped(delta, self.options.clip), self.grid)
+        steps = noise.in_steps(_clipped(whole(delta), self.options.clip), self.grid)
         more = noise.steps_of(steps, sigma, None if self.fresh else seed)
         return under("delta", {name: value + more[name] for name, value in steps.items()})
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lexfed.core.errors import BudgetSpent, ConfigError
-from lexfed.core.params import Params, Update
+from lexfed.core.params import Params, Update, squared_length
 from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
 from lexfed.privacy.accounting import (
@@ -38,7 +38,7 @@ from lexfed.privacy.accounting import (
     SampledGaussian,
 )
 from lexfed.privacy.calibration import noise_for, rounds_within
-from lexfed.privacy.mechanism import Asked, deltas, dense
+from lexfed.privacy.mechanism import Asked, deltas, dense, whole
 from lexfed.wire import Message, Meta, under
 
 CLIP, ASKED = "clip", "asked"  # the mechanism's state
@@ -127,19 +127,21 @@ class GaussianMechanism:
         }
 
     def bound(
-        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+        self, delta: Update, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
         """Nothing but the clipped update leaves: a loss or a number of texts would be told without
         noise.
         """
-        clip = float(message.meta["clip"])
-        length = norm(delta)
+        clip, moved = float(message.meta["clip"]), whole(delta)
+        length = norm(moved)
         sound = math.isfinite(length) and length > 0
         factor = min(1.0, clip / length) if sound else 0.0  # training exploded: say nothing
-        short: Params = {
-            name: value * factor if factor else torch.zeros_like(value)
-            for name, value in delta.items()
-        }
+        short: Params = moved  # most are short enough
+        if factor < 1:
+            short = {
+                name: value * factor if factor else torch.zeros_like(value)
+                for name, value in moved.items()
+            }
         grid = float(message.meta["grid"]) if self.fresh else None
         if grid is not None:  # before any noise: what is not on its grid shows through it
             short = noise.in_steps(short, grid)
@@ -366,7 +368,7 @@ def _asked(asked: Asked, known: Tensor | None) -> Tensor:
 
 def norm(params: Params) -> float:
     """The length of all parameters as one vector, in whatever order they come."""
-    return math.sqrt(math.fsum(float(value.double().square().sum()) for value in params.values()))
+    return math.sqrt(math.fsum(squared_length(value) for value in params.values()))
 
 
 def _plus(left: Params, right: Params) -> Params:

@@ -3,7 +3,7 @@ used.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from lexfed.core.params import Params, Rows, Update
 from lexfed.core.seeds import Seed
 from lexfed.privacy.accounting import Bare, Ledger, Release, Unit, charge
-from lexfed.wire import ClientId, Message, Meta, under
+from lexfed.wire import ClientId, Message, Meta
+from lexfed.wire.verbs import NAMED
 
 WITHOUT_NOISE = "updates were averaged without noise"
 
@@ -43,9 +44,11 @@ class Mechanism(Releaser, Protocol):
         """What clients are told beside the model."""
 
     def bound(
-        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+        self, delta: Update, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
-        """Client: the update to send. Every entry adds up over clients."""
+        """Client: the update to send. Every entry adds up over clients. Rows come only to those
+        that take them.
+        """
 
 
 class Account(Protocol):
@@ -76,25 +79,35 @@ class NoPrivacy:
     """
 
     most: int = 10_000
+    # whether an update may name the rows of a table that moved, and leave out the others: rows are
+    # words, and here every number is told as it is
+    rows: bool = False
 
     def tell(self, state: Params) -> Mapping[str, Meta]:
-        return {"most_texts": self.most}
+        return {"most_texts": self.most, **({NAMED: 1} if self.rows else {})}
 
     def bound(
-        self, delta: Params, examples: int, loss: float, message: Message, seed: Seed
+        self, delta: Update, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
         weight = torch.tensor(float(min(examples, self.most)))
-        weighted = {name: value * weight for name, value in delta.items()}
-        return {**under("delta", weighted), "weight": weight, "loss": torch.tensor(loss) * weight}
+        weighted = {
+            f"delta/{name}": replace(value, values=value.values * weight)
+            if isinstance(value, Rows)
+            else value * weight
+            for name, value in delta.items()
+        }
+        return {**weighted, "weight": weight, "loss": torch.tensor(loss) * weight}
 
     def release(
         self, total: Update, asked: Asked, state: Params, noise: Seed
     ) -> tuple[Update, Params]:
         if not total:  # nobody came: no step
             return {}, state
-        return {
-            name: dense(value) / dense(total["weight"]) for name, value in deltas(total).items()
-        }, state
+        sums = {
+            name: value.spread(asked.model[name]) if isinstance(value, Rows) else value
+            for name, value in deltas(total).items()
+        }
+        return {name: value / dense(total["weight"]) for name, value in sums.items()}, state
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,11 @@ def deltas(update: Update) -> Update:
         for name, value in update.items()
         if name.startswith("delta/")
     }
+
+
+def whole(update: Update) -> Params:
+    """Of those who take no rows: which rows of a table moved is told without noise."""
+    return {name: dense(value) for name, value in update.items()}
 
 
 def dense(value: Tensor | Rows) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 
 from lexfed.core.errors import BudgetSpent, ConfigError, DivergedError
 from lexfed.core.files import OWNERS_FOLDER
-from lexfed.core.memory import give_back, return_large_blocks
+from lexfed.core.memory import give_back, keep_blocks, return_large_blocks
 from lexfed.core.seeds import derive, fresh, root
 from lexfed.corpus.population import Population
 from lexfed.experiment.assembly import Assembly
@@ -107,6 +107,8 @@ def _simulated(
     site = site_of(run.assembly, Store(run.directory.clients), recorder)
     if config.entry.has("threads"):
         return_large_blocks()
+    else:
+        keep_blocks()
     if run.workers and config.entry.has("threads"):
         return stack.enter_context(threads(site, run.workers)), site.population
     if run.workers:

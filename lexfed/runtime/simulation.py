@@ -37,6 +37,7 @@ from lexfed.wire import (
     echoing,
     flaw,
     left_the_numbers,
+    misshapen,
 )
 from lexfed.wire.verbs import CLOCK
 
@@ -96,7 +97,10 @@ class Site:
             if reply is None:
                 return answer
             self._gate(verb, reply, before, after)
-            wrong = flaw(verb, message, echoing(message, reply))
+            said = echoing(message, reply)
+            if misshapen(verb, message, said) is None:
+                return answer
+            wrong = flaw(verb, message, said)
             # training may explode: the server counts that, and ends
             if wrong is not None and not left_the_numbers(wrong):
                 raise WireError(f"the handler of '{verb.name}' made a reply of no use: {wrong}")

@@ -27,6 +27,7 @@ import torch
 from lexfed.core.errors import LexfedError, WorkerDied
 from lexfed.core.files import write_atomically
 from lexfed.core.importing import place_of
+from lexfed.core.memory import keep_blocks
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
@@ -204,6 +205,7 @@ def _work(pipe: Connection, orders: Orders) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(1)
+    keep_blocks()
     site: Site | None = None
     while True:
         try:

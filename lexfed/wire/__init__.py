@@ -3,7 +3,7 @@ all read messages.
 """
 
 from lexfed.wire.encoding import Buffer, chunks, decode, encode, read, size
-from lexfed.wire.flaws import flaw, left_the_numbers, well_formed
+from lexfed.wire.flaws import flaw, left_the_numbers, misshapen, well_formed
 from lexfed.wire.message import ClientId, Direction, Message, Meta, below, under
 from lexfed.wire.packing import Precision, pack, unpack
 from lexfed.wire.verbs import Array, Blob, Form, Verb, check, check_outgoing, echoing
@@ -11,5 +11,5 @@ from lexfed.wire.verbs import Array, Blob, Form, Verb, check, check_outgoing, ec
 __all__ = [
     "Array", "Blob", "Buffer", "ClientId", "Direction", "Form", "Message", "Meta", "Precision",
     "Verb", "below", "check", "check_outgoing", "chunks", "decode", "echoing", "encode", "flaw",
-    "left_the_numbers", "pack", "read", "size", "under", "unpack", "well_formed",
+    "left_the_numbers", "misshapen", "pack", "read", "size", "under", "unpack", "well_formed",
 ]  # fmt: skip

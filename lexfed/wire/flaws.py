@@ -10,9 +10,20 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from lexfed.core.params import Params
+from lexfed.core.params import Params, squared_length
 from lexfed.wire.message import Message, Meta, below
-from lexfed.wire.verbs import ECHO, LARGEST, WHOLE, Array, Blob, Form, Verb, strays
+from lexfed.wire.verbs import (
+    ECHO,
+    LARGEST,
+    LARGEST_MOVE,
+    NAMED,
+    WHOLE,
+    Array,
+    Blob,
+    Form,
+    Verb,
+    strays,
+)
 
 NO_NUMBER, OUT_OF_RANGE = "is no number", "is out of its range"
 STRAY, STALE, MISSING = "a name that was not asked for", "stale", "something is missing"
@@ -30,7 +41,12 @@ def flaw(verb: Verb, request: Message, reply: Message) -> str | None:
     It has the names, dtypes, shapes and ranges of its verb, it answers this request, and an update
     fits the model or the tables that the request speaks of.
     """
-    return next(_flaws(verb.up, request, reply), None)
+    return next(_flaws(verb.up, request, reply, ranges=True), None)
+
+
+def misshapen(verb: Verb, request: Message, reply: Message) -> str | None:
+    """The same without a look at how large each number is: for whoever made them."""
+    return next(_flaws(verb.up, request, reply, ranges=False), None)
 
 
 def left_the_numbers(reason: str) -> bool:
@@ -38,7 +54,7 @@ def left_the_numbers(reason: str) -> bool:
     return reason.endswith((NO_NUMBER, OUT_OF_RANGE))
 
 
-def _flaws(form: Form, request: Message, reply: Message) -> Iterator[str]:
+def _flaws(form: Form, request: Message, reply: Message, ranges: bool) -> Iterator[str]:
     own = Message(reply.arrays, {n: v for n, v in reply.meta.items() if n not in ECHO}, reply.blobs)
     if next(strays(form, own), None) is not None:
         yield STRAY
@@ -52,8 +68,14 @@ def _flaws(form: Form, request: Message, reply: Message) -> Iterator[str]:
     for name, data in own.blobs.items():
         if fault := _of_blob(data, form.blob(name), request):
             yield f"'{name}' {fault}"
-    yield from _of_arrays(form, request, reply)
-    if "clip" in request.meta and (fault := _beyond_clip(request, reply)):
+    if "clip" not in request.meta:
+        yield from _of_arrays(form, request, reply, ranges)
+        return
+    fault = _beyond_clip(request, reply)
+    # one pass is enough: no number of an update is larger than the whole is long
+    measured = not fault and float(request.meta.get("limit", math.inf)) < LARGEST_MOVE
+    yield from _of_arrays(form, request, reply, ranges and not measured)
+    if fault:
         yield fault
 
 
@@ -97,7 +119,7 @@ _REAL = (
 )  # fmt: skip
 
 
-def _of_arrays(form: Form, request: Message, reply: Message) -> Iterator[str]:
+def _of_arrays(form: Form, request: Message, reply: Message, ranges: bool) -> Iterator[str]:
     """The arrays one by one, but those of an update by its entries: one may travel in several
     arrays.
     """
@@ -112,13 +134,21 @@ def _of_arrays(form: Form, request: Message, reply: Message) -> Iterator[str]:
             yield f"'{key}' {fault}"
     for base, parts in entries.items():
         key = form.key(base) or ""
-        judge = _of_rows if form.arrays[key].like == "rows" else _of_parameter
-        if fault := judge(base.removeprefix(key), parts, form.arrays[key], request):
+        allowed, name = form.arrays[key], base.removeprefix(key)
+        if allowed.like == "rows":
+            fault = _of_rows(name, parts, allowed, request)
+        else:
+            fault = _of_parameter(name, parts, allowed, request, ranges)
+        if fault:
             yield f"'{key}' {fault}"
 
 
 def _of_array(
-    value: Tensor, allowed: Array, lengths: dict[str, int], told: Mapping[str, Meta]
+    value: Tensor,
+    allowed: Array,
+    lengths: dict[str, int],
+    told: Mapping[str, Meta],
+    ranges: bool = True,
 ) -> str:
     """By dtype, shape and range; lengths that have a name are remembered, and must be the same
     again.
@@ -134,7 +164,7 @@ def _of_array(
         ]
         if wanted != list(value.shape):
             return _SHAPE
-    return _beyond(value, allowed.low, _high(allowed, told))
+    return _beyond(value, allowed.low, _high(allowed, told)) if ranges else ""
 
 
 def _beyond(value: Tensor, low: float, high: float) -> str:
@@ -152,11 +182,13 @@ def _beyond(value: Tensor, low: float, high: float) -> str:
 _SMALLEST = 2.0**-126  # of the float32 numbers that are not below all others
 
 
-def _of_parameter(name: str, parts: Params, allowed: Array, request: Message) -> str:
-    """How a parameter moved: in its own dtype, in half precision, in int8 with a scale per row, or
-    in whole steps of a grid.
+def _of_parameter(name: str, parts: Params, allowed: Array, request: Message, ranges: bool) -> str:
+    """How a parameter moved: in its own dtype, in half precision, in int8 with a scale per row, in
+    whole steps of a grid, or some rows of it, where the request says so.
     """
     model = request.arrays.get(f"{allowed.like}/{name}")
+    if model is not None and parts.keys() == {"ids", "values"} and NAMED in request.meta:
+        return _of_some_rows(parts, model, len(model) if model.ndim == 2 else 0, allowed, request)
     rounds = "clip" not in request.meta and model is not None and model.dtype == torch.float32
     if model is None or not (parts.keys() == {""} or rounds):
         return _MISFIT
@@ -172,7 +204,7 @@ def _of_parameter(name: str, parts: Params, allowed: Array, request: Message) ->
         forms = {"int8": Array((torch.int8,), shape), "scale": _scale((*shape[:-1], 1), allowed)}
     else:
         return _MISFIT
-    return _of_parts(parts, forms, {}, request)
+    return _of_parts(parts, forms, {}, request, ranges)
 
 
 def _of_rows(name: str, parts: Params, allowed: Array, request: Message) -> str:
@@ -184,7 +216,14 @@ def _of_rows(name: str, parts: Params, allowed: Array, request: Message) -> str:
     table = request.arrays.get(f"{allowed.like}/{name}#values")
     if table is None or parts.keys() - {"scale", "counts"} != {"ids", "values"}:
         return _MISFIT
-    height, width = int(request.meta.get("rows", 0)), table.shape[1]
+    return _of_some_rows(parts, table, int(request.meta.get("rows", 0)), allowed, request)
+
+
+def _of_some_rows(
+    parts: Params, table: Tensor, height: int, allowed: Array, request: Message
+) -> str:
+    if table.ndim != 2:
+        return _MISFIT
     rounded = parts["values"].dtype == torch.int8
     if rounded != ("scale" in parts):
         return _MISFIT
@@ -196,7 +235,7 @@ def _of_rows(name: str, parts: Params, allowed: Array, request: Message) -> str:
         "scale": _scale(("n", 1), allowed),
         "counts": Array(WHOLE, ("n",), low=0, most="most_pairs"),
     }
-    fault = _of_parts(parts, forms, {"width": width}, request)
+    fault = _of_parts(parts, forms, {"width": table.shape[1]}, request)
     if fault:
         return fault
     ids = parts["ids"]
@@ -209,9 +248,15 @@ def _scale(shape: tuple[int | str, ...], allowed: Array) -> Array:
 
 
 def _of_parts(
-    parts: Params, forms: Mapping[str, Array], lengths: dict[str, int], request: Message
+    parts: Params,
+    forms: Mapping[str, Array],
+    lengths: dict[str, int],
+    request: Message,
+    ranges: bool = True,
 ) -> str:
-    faults = (_of_array(parts[p], forms[p], lengths, request.meta) for p in forms if p in parts)
+    faults = (
+        _of_array(parts[p], forms[p], lengths, request.meta, ranges) for p in forms if p in parts
+    )
     return next((fault for fault in faults if fault), "")
 
 
@@ -222,10 +267,10 @@ def _beyond_clip(request: Message, reply: Message) -> str:
     square = 0.0
     for name, value in reply.arrays.items():
         if name.startswith("delta/"):
-            square += float(value.double().square().sum())
+            square += squared_length(value) if value.dtype in _REAL else math.inf
         elif name != "unclipped":
             return STRAY
-        elif abs(float(value)) != 0.5:
+        elif value.dtype not in _REAL or value.numel() != 1 or abs(float(value)) != 0.5:
             return f"'unclipped' {OUT_OF_RANGE}"
     length = math.sqrt(square) * float(request.meta.get("grid", 1.0))
     return "" if length <= float(request.meta.get("limit", math.inf)) else TOO_LONG

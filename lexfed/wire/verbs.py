@@ -26,6 +26,8 @@ ECHO = ("step", "ask")
 # are whole numbers of its steps; of a forked run its name, as clients' noise is not another fork's
 FORK = "fork"
 BOUND = ("clip", "limit", "grid", FORK)
+# whether an update may name the rows of a table that moved, and leave out the others
+NAMED = "named_rows"
 # how many clients a secure sum is of. No request says it: a client puts it into the request that
 # it answers, from the terms that everybody in the sum has signed
 COHORT = "clients"

@@ -4,15 +4,17 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from lexfed.core.errors import WireError
-from lexfed.core.params import ParameterSplit, Rows, add_all, union
+from lexfed.core.params import ParameterSplit, Rows, add_all, squared_length, union
 from lexfed.federation import Requests, Sum, blocks, plain
 from lexfed.learning.training_verbs import TRAIN
 from lexfed.wire import ClientId, Message, Precision, Verb, decode, encode, pack, size, unpack
@@ -213,3 +215,22 @@ def decoded(value: Tensor, precision: Precision, generator: torch.Generator) -> 
     back = unpack(pack({"delta/x": value}, precision, generator))["delta/x"]
     assert isinstance(back, Tensor)
     return back
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (300, 7), (3, 9000), (0, 4), (2, 3, 4)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.int64])
+def test_a_squared_length_is_that_of_doubles(shape: tuple[int, ...], kind: torch.dtype) -> None:
+    value = (100 * torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(kind)
+    assert squared_length(value) == pytest.approx(float(value.double().square().sum()), rel=1e-6)
+
+
+def test_a_sum_leaves_what_was_added_as_it_was() -> None:
+    """From the second on it is made in place: in a place of its own."""
+    parts = [{"a": torch.full((2,), float(i)), "b": torch.tensor(i)} for i in range(4)]
+    kept = [{name: value.clone() for name, value in part.items()} for part in parts]
+    for count in (1, 2, 4):
+        total = add_all(parts[:count])
+        assert torch.equal(cast(Tensor, total["a"]), torch.full((2,), float(sum(range(count)))))
+        assert torch.equal(cast(Tensor, total["b"]), torch.tensor(sum(range(count))))
+    for part, before in zip(parts, kept, strict=True):
+        assert all(torch.equal(part[name], before[name]) for name in part)

@@ -107,6 +107,32 @@ def test_with_a_grid_updates_are_whole_steps_no_longer_than_the_clip(
     assert judged(TRAIN, GRIDDED, reply) == reason
 
 
+CLIPPED = Message(MODEL, {**CLOCKED, "clip": 0.5, "limit": 0.5 * (1 + 1e-4)})
+
+
+@pytest.mark.parametrize(
+    ("first", "bit", "reason"),
+    [
+        (0.5, torch.tensor(0.5), None),
+        (0.51, torch.tensor(0.5), "longer than the clip"),
+        (1e30, torch.tensor(0.5), "'delta/' is out of its range"),
+        (math.nan, torch.tensor(0.5), "'delta/' is no number"),
+        (math.inf, torch.tensor(0.5), "'delta/' is no number"),
+        (0.5, torch.full((2,), 0.5), "'unclipped' has another shape"),
+        (0.5, torch.tensor(0.5j), "'unclipped' has another dtype"),
+        (0.5j, torch.tensor(0.5), "'delta/' has another dtype"),
+    ],
+)
+def test_an_update_is_measured_once_and_every_lie_in_it_is_seen(
+    first: complex, bit: Tensor, reason: str | None
+) -> None:
+    """The length of the whole bounds each number: who is within it is not looked at again."""
+    w = torch.zeros(2, 3, dtype=torch.complex64 if isinstance(first, complex) else torch.float32)
+    w[1, 2] = first
+    reply = Message({"delta/w": w, "delta/b": torch.zeros(()), "unclipped": bit})
+    assert judged(TRAIN, CLIPPED, reply) == reason
+
+
 def test_without_a_limit_steps_of_a_grid_are_bounded_all_the_same() -> None:
     """Local noise may be of any length, but sums must stay exact."""
     local = Message(MODEL, {**CLOCKED, "clip": 0.5, "grid": GRID})

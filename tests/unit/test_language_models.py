@@ -243,6 +243,29 @@ def test_gradients_are_those_of_plain_autograd(name: str, tied: bool, frozen: bo
             assert ours[n].grad is None
 
 
+@pytest.mark.parametrize("dropped", [0.0, 0.5])
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_the_gradient_that_training_asks_for_is_that_of_the_loss(
+    name: str, tied: bool, frozen: bool, dropped: float
+) -> None:
+    model, params = tiny(name, tied, dropout=dropped)
+    batch = pad([sequence(9, seed) for seed in range(40)] + PIECES)
+    leaves = {
+        n: v.clone().requires_grad_(not frozen or n not in (EMBEDDING, OUTPUT))
+        for n, v in params.items()
+    }
+    loss = model.loss(leaves, batch, root(3))
+    loss.backward()  # type: ignore[no-untyped-call]
+    ours, gradient = model.gradient(leaves, batch, root(3))  # type: ignore[attr-defined]
+    assert ours == pytest.approx(loss.item(), rel=1e-5)
+    assert gradient.keys() == {n for n, leaf in leaves.items() if leaf.requires_grad}
+    for n, found in gradient.items():
+        assert not found.requires_grad
+        torch.testing.assert_close(found, leaves[n].grad, rtol=1e-4, atol=1e-6, msg=n)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_padding_does_not_change_the_loss(name: str) -> None:
     model, params = tiny(name)
@@ -264,7 +287,7 @@ def test_an_epoch_meets_every_window_once_in_an_order_of_its_seed() -> None:
     pieces = windows([sequence(40, seed) for seed in range(10)], 8)
 
     def epoch(seed: int) -> list[list[int]]:
-        met = list(batches(pieces, 7, root(seed)))
+        met = list(batches(pad(pieces), 7, root(seed)))
         assert all(len(batch.ids) <= 7 for batch in met)
         return [
             row[:n]
@@ -504,7 +527,7 @@ def test_a_model_learns_texts_by_heart_and_says_them(name: str) -> None:
     params = {n: value.clone().requires_grad_() for n, value in start.items()}
     optimizer = torch.optim.Adam(params.values(), 1e-2)
     for epoch in range(200):
-        for batch in batches(windows(sequences, 64), 4, derive(root(0), epoch)):
+        for batch in batches(pad(windows(sequences, 64)), 4, derive(root(0), epoch)):
             optimizer.zero_grad()
             loss = model.loss(params, batch, None)
             loss.backward()  # type: ignore[no-untyped-call]

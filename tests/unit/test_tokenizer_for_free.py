@@ -444,3 +444,33 @@ def test_settings_that_can_not_be_meant(
     assert result.returncode == 2
     assert line in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_user_is_read_once_for_all_its_rounds(folder: Path, monkeypatch: Any) -> None:
+    """And again for another tokenizer; another user's texts are never taken for its own."""
+    assembly = assemble(config.load(folder / "small.toml", []))
+    task = LanguageTask(
+        language.build(assembly.config.language_model),
+        16,
+        assembly.config.train,
+        assembly.config.tokenizer,
+        4,
+    )
+    read: list[int] = []
+
+    def counted(corpus: Any, options: TokenizerOptions) -> Any:
+        read.append(len(corpus))
+        return learned.texts_of(corpus, options)
+
+    monkeypatch.setattr("lexfed.language.language_task.texts_of", counted)
+    one, other = (
+        learned.learn([[f"w{i}" for i in range(n)]], "bpe", 300, "test").data for n in (5, 50)
+    )
+    people = assembly.population
+    first = [task.read(people.client(0).train, one) for _ in range(3)]
+    assert first[0] is not None
+    assert first[0] is first[1] is first[2]
+    assert len(read) == 1
+    assert task.read(people.client(1).train, one) is not first[0]
+    assert task.read(people.client(0).train, other) is not first[0]
+    assert len(read) == 3
