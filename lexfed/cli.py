@@ -213,7 +213,7 @@ def demo(out: DemoOut = None) -> None:
     folder = out or Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}"
     tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     told = story.play(folder, _quick("story"), 2, tell)
-    _print_results([*told.compared, told.agreed, told.learned])
+    _print_results(list(told.compared))
     tell(f"the story: open {story_page.write(told)}")
 
 
