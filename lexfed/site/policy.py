@@ -81,8 +81,9 @@ def check_verb(policy: Policy, verb: Verb) -> None:
     base = verb.name.rpartition("-")[0] if verb.phase else verb.name
     if policy.verbs and base not in policy.verbs:
         raise RefusedError(f"'{verb.name}' is not among the verbs of this site (policy.verbs)")
-    if verb.kind == "figures" and (not policy.figures or policy.epsilon is not None):
-        raise RefusedError("this site gives no scores (policy.figures, policy.epsilon)")
+    noisy = policy.epsilon is not None or policy.noise == "own"  # no noise of ours covers a score
+    if verb.kind == "figures" and (noisy or not policy.figures):
+        raise RefusedError("this site gives no scores (policy.figures, policy.epsilon, noise)")
 
 
 def check_reply(policy: Policy, verb: Verb, reply: Message, size: int) -> None:

@@ -393,6 +393,13 @@ def test_a_federation_that_the_policy_forbids(
     assert not (tmp_path / "federations").exists()
 
 
+def test_no_score_leaves_where_only_own_noise_counts(tmp_path: Path) -> None:
+    terms = written(privacy=NOISE["local"], rounds=1000)
+    server = Hostile.joined(tmp_path, terms, noise="own")
+    refused(server, server.ask("evaluate"), "gives no scores")
+    assert server.ask().kind == "reply"
+
+
 def spent(server: Hostile) -> float:
     ledger = accounting.from_json(server.ledger["ledger"])
     return accounting.epsilon(ledger, "user", server.desk.mine.policy.delta)
