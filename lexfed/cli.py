@@ -522,11 +522,11 @@ def generate(
 
 
 @app.command()
-def export(run: RunPath, to: ExportTo, client: OneClient = None) -> None:
+def export(run: RunPath, to: ExportTo, client: OneClient = None, site: OwnSite = None) -> None:
     """Write a folder that other programs open (transformers, gensim, plain torch), with a card."""
     from lexfed.use import exporting
 
-    content = exporting.export(run, to, client)
+    content = exporting.export(run, to, client, site)
     tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     tell(content.what)
     tell(f"results: {to}  (read {to / exporting.CARD})")

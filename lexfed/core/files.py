@@ -25,7 +25,9 @@ def write_atomically(
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
     with naming(path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        temporary.unlink(missing_ok=True)  # of a process that was killed, or somebody else's link
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        descriptor = os.open(temporary, flags, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 for chunk in (data,) if isinstance(data, bytes) else data:

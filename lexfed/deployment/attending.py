@@ -5,18 +5,19 @@ different users: then the SuperNode is started by whoever is allowed to, with th
 `lexfed client --no-node` prints.
 """
 
-import os
+import fcntl
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from lexfed.core.errors import ConfigError
 from lexfed.core.memory import give_back
 from lexfed.deployment import processes
 from lexfed.deployment.processes import Node
@@ -41,16 +42,23 @@ def attend(
     open_with: Open = joined,
 ) -> None:
     """Until somebody ends this process. `node`: its SuperNode; None: that is started elsewhere."""
+    if node is not None and mine.door.user:
+        raise ConfigError(
+            "door.user names another user for the SuperNode: start that one as this user with "
+            "`lexfed node`, and the site process with --no-node"
+        )
     give_back()
     torch.set_num_threads(1)  # bits must not depend on how many cores there are
     log = site_log.opened(mine.folder / "site.log")
     desk = Desk(mine, log, open_with)
     stop = _until_told()
     with ExitStack() as stack:
-        stack.enter_context(door(mine.socket, mine.door.users(), desk.answer, log.info))
+        stack.enter_context(_alone(mine.folder))
+        opening = door(mine.socket, mine.door.users(), desk.answer, log.info, desk.admits)
+        stack.enter_context(opening)
         log.info(f"the site process of client {mine.me} is there")
         say(f"client {mine.me} of {len(mine.peers)}: the site process listens at {mine.socket}")
-        keeper = Keeper(node, say, _node_user(mine))
+        keeper = Keeper(node, say)
         stack.callback(keeper.end)
         while not stop.wait(0.5):
             keeper.look()
@@ -58,6 +66,17 @@ def attend(
     log.info("the site process ended")
     for handler in log.handlers:
         handler.close()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One site process for a folder: two would keep one book behind each other's back."""
+    with (folder / "site.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(f"{folder} is in use: another lexfed client runs here") from error
+        yield
 
 
 def carry(node: Node, say: Say) -> None:
@@ -83,7 +102,6 @@ class Keeper:
 
     node: Node | None
     say: Say
-    user: int | None = None
     processes: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
     not_before: float = 0.0
     _open: ExitStack = field(default_factory=ExitStack)
@@ -97,9 +115,9 @@ class Keeper:
             self.end()
             self.not_before = time.monotonic() + AGAIN
         if not self.processes and time.monotonic() >= self.not_before:
-            self.node.prepare(self.user)
+            self.node.prepare()
             self.processes = [
-                self._open.enter_context(processes.running(command, log, self.user))
+                self._open.enter_context(processes.running(command, log))
                 for command in self.node.commands()
             ]
             self.say("the SuperNode started")
@@ -107,13 +125,6 @@ class Keeper:
     def end(self) -> None:
         self._open.close()
         self.processes = []
-
-
-def _node_user(mine: SiteFile) -> int | None:
-    """Started by root, the SuperNode runs as the user that may knock."""
-    if os.getuid() != 0 or not mine.door.user:
-        return None
-    return next(user for user in mine.door.users() if user != os.getuid())
 
 
 def written_site(folder: Path, data: str, method: str) -> Path:

@@ -20,6 +20,7 @@ from lexfed.deployment.serving import Place
 from lexfed.experiment import terms
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
+from lexfed.experiment.known_methods import METHODS, method
 from lexfed.site import site_file
 from lexfed.site.site_file import SiteFile
 
@@ -94,8 +95,14 @@ def _tried(what: str, attempt: Callable[[], str]) -> Check:
 
 
 def _texts(mine: SiteFile) -> str:
-    people = home(mine.data, 0, {0: b""}, Keys(b"\0" * 32, b""), labelled=False)
-    return f"{len(people.train):,} to train on, {len(people.common_test):,} held out"
+    known = [name for name in mine.policy.methods if name in METHODS]
+    labelled = any(method(name).kind.labels for name in known)
+    people = home(mine.data, 0, {0: b""}, Keys(b"\0" * 32, b""), labelled)
+    names = ", ".join(map(str, people.labels[:20]))
+    return (
+        f"{len(people.train):,} to train on, {len(people.common_test):,} held out to be scored on, "
+        f"{len(people.common_validation):,} for choosing" + (f"; labels: {names}" if names else "")
+    )
 
 
 def _is_reachable(mine: SiteFile) -> bool:

@@ -11,7 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from lexfed.deployment.checks import Check
-    from lexfed.deployment.choosing import Prepare
+    from lexfed.deployment.choosing import Candidate, Prepare
+    from lexfed.deployment.processes import Command
     from lexfed.deployment.serving import Place
     from lexfed.experiment.config import Config
     from lexfed.records.rundir import RunDir
@@ -34,6 +35,7 @@ Choose = Annotated[
 ]
 Check_ = Annotated[bool, _option("--check", help="Say what is missing, and start nothing.")]
 Print_ = Annotated[bool, _option("--print", help="Print Flower's own commands, and start nothing.")]
+Prepare_ = Annotated[bool, _option("--prepare", help="Make the run, and start nothing.")]
 Insecure = Annotated[
     bool, _option("--insecure", help="No TLS, no node keys: for tests on one machine.", hidden=True)
 ]
@@ -41,8 +43,10 @@ SuperLink = Annotated[str, _option(metavar="HOST:PORT", help="Where the server i
 StatusRun = Annotated[Path | None, _argument(metavar="[RUN]", help="Of `status`.")]
 Out = Annotated[Path | None, _option(help="Where results go; default runs/NAME-TIME.")]
 Resume = Annotated[bool, _option("--resume", help="Go on where the run stopped.")]
-Host = Annotated[str, _option(help="Where the SuperLink listens; 0.0.0.0: everywhere.")]
-Port = Annotated[int, _option(help="And at which port.")]
+Host = Annotated[
+    str | None, _option(help="Where the SuperLink listens; 0.0.0.0: everywhere; default: here.")
+]
+Port = Annotated[int | None, _option(help="And at which port; default 9092.")]
 Patience = Annotated[float, _option(help="Seconds to wait for an answer.")]
 Grace = Annotated[float, _option(help="Seconds to wait for who is away.")]
 StartWith = Annotated[int, _option(help="Begin when so many are there; 0: all.")]
@@ -53,17 +57,21 @@ KeysFolder = Annotated[Path, _option("--keys", metavar="DIR", help="The server's
 def new(
     name: Annotated[str, _argument(help="Of the organisation.")],
     out: Folder = Path("."),
-    common: Annotated[
-        bool, _option("--common", help="Also the secret that all organisations share.")
-    ] = False,
 ) -> None:
     """An organisation's keys, and its card for the others."""
     from lexfed.deployment import key_making
 
-    card = key_making.new(name, out, common)
+    card = key_making.new(name, out)
     print(f"keys are in {out}; give {card} to the server and to every other organisation")
-    if common:
-        print(f"pass {out / 'common.key'} on to the other organisations, never to the server")
+
+
+@keys.command("common")
+def common(out: Folder = Path(".")) -> None:
+    """The secret that all organisations share, for one of them to make."""
+    from lexfed.deployment import key_making
+
+    print(f"pass {key_making.common_secret(out)} on to the other organisations, into the folder")
+    print("of their site.toml, and never to the server; then start the site processes again")
 
 
 @keys.command("server")
@@ -88,6 +96,7 @@ def gather(
     found = key_making.gather(cards, out)
     for number, name in enumerate(found.names):
         print(f"client {number}: {name}")
+    print(f"{len(found.names)} organisations; if one is missing, gather again with its card")
     print(
         f"fingerprint {found.fingerprint}: read it to the others, by telephone; all have the same"
     )
@@ -100,75 +109,89 @@ def server(
     out: Out = None,
     resume: Resume = False,
     settings: Settings = None,
-    host: Host = "127.0.0.1",
-    port: Port = 9092,
+    host: Host = None,
+    port: Port = None,
     patience: Patience = 600.0,
     grace: Grace = 30.0,
     start_with: StartWith = 0,
     choose: Choose = None,
     check: Check_ = False,
     print_: Print_ = False,
+    prepare: Prepare_ = False,
     insecure: Insecure = False,
 ) -> None:
     """Run a method between organisations, on Flower: the server's side."""
-    from lexfed.deployment import checks, driving, serving
+    from lexfed.deployment import checks, choosing, driving, serving
     from lexfed.records import rundir
     from lexfed.runtime.correspondence import Times
 
     if target == "status":
         print("\n".join(serving.status_lines(run or _latest())))
         return
-    place, times = serving.Place(host, port, insecure), Times(patience, grace)
     if resume:
-        _serve(Path(target), place, print_)
+        _resume(Path(target), host, port, insecure, print_)
         return
+    place = serving.Place(host or "127.0.0.1", port or 9092, insecure)
+    make = partial(_prepared, keys, Times(patience, grace), start_with, place)
     clients, given = len(driving.checked_roster(keys).clients), list(settings or ())
     config = driving.deployed(Path(target), given, clients)
-    directory = out or rundir.default_path(config)
-    prepare = partial(_prepared, keys, times, start_with)
     if check:
         _report(checks.of_server(config, keys, place))
+    elif print_:
+        _print(serving.commands(out or rundir.default_path(config), keys, place))
     elif choose:
-        _choose(Path(target), given, choose, clients, directory, prepare, place)
+        found = choosing.candidates(Path(target), given, choose, clients)
+        _choose(found, out or rundir.default_path(config), make, place)
     else:
-        prepare(config, directory)
-        _serve(directory, place, print_)
+        directory = make(config, out or rundir.default_path(config)).path
+        print(f"the run is {directory}; what goes on: lexfed server status {directory}")
+        if not prepare:
+            _serve(directory, place)
 
 
-def _prepared(keys: Path, times: "Times", start_with: int, config: "Config", run: Path) -> "RunDir":
+def _resume(
+    run: Path, host: str | None, port: int | None, insecure: bool, only_print: bool
+) -> None:
+    """Where it listened before, if nothing else is said."""
+    from lexfed.deployment import driving, serving
+
+    about = driving.read_deployment(run)
+    place = serving.Place(host or about.host, port or about.port, insecure)
+    if only_print:
+        _print(serving.commands(run, Path(about.keys), place))
+    else:
+        _serve(run, place)
+
+
+def _print(commands: "list[Command]") -> None:
+    for command in commands:
+        print(command)
+
+
+def _prepared(
+    keys: Path, times: "Times", start_with: int, place: "Place", config: "Config", run: Path
+) -> "RunDir":
     from lexfed.deployment import driving
 
-    return driving.prepared(config, keys, run, times, start_with)
+    address = (place.host, place.port)
+    return driving.prepared(config, keys, run, times, start_with, address)
 
 
-def _serve(directory: Path, place: "Place", print_: bool) -> None:
+def _serve(directory: Path, place: "Place") -> None:
+    from lexfed.core.figures import LABELS, human
     from lexfed.deployment import serving
 
-    commands = serving.commands(directory, place)
-    if print_:
-        for command in commands:
-            print(command)
-        return
     say, show = _lines()
-    say(f"the run is {directory}; what goes on: lexfed server status {directory}")
-    for command in commands:
-        say(f"  {command}")
-    serving.serve(directory, place, say, show)
+    done = serving.serve(directory, place, say, show)
+    for key in ("global_accuracy", "word_perplexity", "heldout_loss"):
+        if done.summary().get(key) is not None:
+            say(f"{LABELS[key]}: {human(key, done.summary()[key])}")
     say(f"finished: {directory / 'report.html'}")
 
 
-def _choose(
-    path: Path,
-    settings: list[str],
-    choices: list[str],
-    clients: int,
-    out: Path,
-    prepare: "Prepare",
-    place: "Place",
-) -> None:
+def _choose(found: "list[Candidate]", out: Path, prepare: "Prepare", place: "Place") -> None:
     from lexfed.deployment import choosing, serving
 
-    found = choosing.candidates(path, settings, choices, clients)
     say, show = _lines()
     choosing.choose(found, out, prepare, lambda run: serving.serve(run, place, say, show), say)
     say(f"the best values are in {out / choosing.CHOSEN}")

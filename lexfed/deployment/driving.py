@@ -41,12 +41,21 @@ class Deployment:
     keys: str  # the folder of the server's identity and everybody's public keys
     times: Times = field(default_factory=Times)
     start_with: int = 0  # how many clients must be there; 0: all
+    host: str = "127.0.0.1"  # where the SuperLink listens
+    port: int = 9092
 
     def roster(self) -> Roster:
         return read_roster(Path(self.keys) / "peers.json")
 
 
-def prepared(config: Config, keys: Path, out: Path, times: Times, start_with: int = 0) -> RunDir:
+def prepared(
+    config: Config,
+    keys: Path,
+    out: Path,
+    times: Times,
+    start_with: int = 0,
+    address: tuple[str, int] = ("127.0.0.1", 9092),
+) -> RunDir:
     """A new run's directory, after everything that can be wrong was looked at."""
     rundir.refuse_existing(out)
     roster = checked_roster(keys)
@@ -59,7 +68,7 @@ def prepared(config: Config, keys: Path, out: Path, times: Times, start_with: in
     elsewhere(config.data, roster.clients, config.entry.kind.labels)
     directory = rundir.create(out, config)
     federation = os.urandom(FEDERATION_BYTES).hex()
-    about = Deployment(federation, str(keys.resolve()), times, start_with)
+    about = Deployment(federation, str(keys.resolve()), times, start_with, *address)
     text = json.dumps(asdict(about), indent=2) + "\n"
     write_atomically(out / DEPLOYMENT, text.encode(), OWNER_ONLY)
     return directory
@@ -78,6 +87,8 @@ def deployed(path: Path, settings: list[str], clients: int) -> Config:
     elsewhere.
     """
     config = configuration.load(path, [*settings, f"data.clients={clients}"])
+    if config.cohort.sampling == "fixed" and config.cohort.size > clients:  # all of them, then
+        config = configuration.changed(config, [f"cohort.size={clients}"])
     return configuration.changed(config, ["secrets=system", f"data.name={ELSEWHERE}"])
 
 

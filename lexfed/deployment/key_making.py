@@ -61,26 +61,38 @@ def read_card(path: Path) -> Card:
     if not good or card.what not in (ORGANISATION, SERVER) or len(card.identity) != 32:
         raise ConfigError(f"{path} is no card of `lexfed keys`")
     _plain_name(card.name)
+    try:
+        if card.what == SERVER:
+            x509.load_pem_x509_certificate(card.ca.encode())
+        else:
+            serialization.load_ssh_public_key(card.node.encode())
+    except ValueError as error:
+        raise ConfigError(f"{path} holds no certificate, or no key of a SuperNode") from error
     return card
 
 
-def new(name: str, folder: Path, common: bool = False) -> Path:
-    """An organisation's keys, and its card. `common`: also the secret that all organisations
-    share, for one of them to make and to pass on past the server.
-    """
+def new(name: str, folder: Path) -> Path:
+    """An organisation's keys, and its card."""
     _plain_name(name)
     card = folder / f"{name}.card.json"
-    _refuse_existing(folder, (IDENTITY, NODE, card.name, *((COMMON,) if common else ())))
+    _refuse_existing(folder, (IDENTITY, NODE, card.name))
     identity, node = fresh(), ec.generate_private_key(ec.SECP384R1())
     write_identity(folder / IDENTITY, identity)
     secret = node.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     write_atomically(folder / NODE, secret, OWNER_ONLY)
-    if common:
-        write_atomically(folder / COMMON, fresh(), OWNER_ONLY)
     public = node.public_key().public_bytes(Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     about = Card(ORGANISATION, name, public_identity(identity), node=public.decode())
     write_atomically(card, about.to_json())
     return card
+
+
+def common_secret(folder: Path) -> Path:
+    """The secret that all organisations share: one of them makes it, and passes it on past the
+    server.
+    """
+    _refuse_existing(folder, (COMMON,))
+    write_atomically(folder / COMMON, fresh(), OWNER_ONLY)
+    return folder / COMMON
 
 
 def server(hosts: Sequence[str], folder: Path) -> Path:
@@ -129,11 +141,11 @@ def gather(cards: Sequence[Path], folder: Path) -> Gathered:
         write_atomically(folder / "nodes" / f"{card.name}.pub", f"{card.node}\n".encode())
     write_atomically(folder / "names.json", (json.dumps(names) + "\n").encode())
     told = b"".join(card.to_json() for card in (*servers, *organisations))
-    return Gathered(names, "-".join(_words(hashlib.sha256(told).hexdigest()[:24])))
+    return Gathered(names, "-".join(_words(hashlib.sha256(told).hexdigest()[:40])))
 
 
 def _words(digits: str) -> list[str]:
-    return [digits[start : start + 6] for start in range(0, len(digits), 6)]
+    return [digits[start : start + 5] for start in range(0, len(digits), 5)]
 
 
 def _refuse_existing(folder: Path, names: Sequence[str]) -> None:

@@ -26,6 +26,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONUNBUFFERED": "1",
 }
+ENVIRONMENT = ("HOME", "LANG", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "PYTHONPATH", "HF_HOME")
 PARENT_DIES = 1  # PR_SET_PDEATHSIG
 LONG = 120.0  # seconds: a loaded machine starts slowly
 
@@ -52,8 +53,15 @@ class Command:
         return {**told, "FLWR_HOME": str(self.home), **self.more}
 
     def environment(self) -> dict[str, str]:
-        """Without what others told this process by the environment, but for where programs are."""
-        return {**os.environ, **QUIET, **self._settings, "PATH": _path()}
+        """Nothing of what else this process was told by its environment (passwords, say): what is
+        shipped here runs with it.
+        """
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in ENVIRONMENT or name.startswith(("LC_", "LEXFED_"))
+        }
+        return {**kept, **QUIET, **self._settings, "PATH": _path()}
 
 
 def _path() -> str:
@@ -69,18 +77,14 @@ def program(name: str) -> str:
 
 
 @contextmanager
-def running(
-    command: Command, log: Path, user: int | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: Command, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The process, its words in a file, until the context ends. It dies with this one, too."""
     log.parent.mkdir(OWNERS_FOLDER, parents=True, exist_ok=True)
     command.home.mkdir(OWNERS_FOLDER, parents=True, exist_ok=True)
-    if user is not None:
-        os.chown(command.home, user, -1)
     with log.open("ab") as words:
         process = subprocess.Popen(
             command.words, env=command.environment(), stdout=words, stderr=words,
-            stdin=subprocess.DEVNULL, preexec_fn=_die_with_us, start_new_session=True, user=user,
+            stdin=subprocess.DEVNULL, preexec_fn=_die_with_us, start_new_session=True,
         )  # fmt: skip
     try:
         yield process
@@ -192,11 +196,9 @@ class Node:
     def secret(self) -> Path:
         return self.home / "superexec.secret"
 
-    def prepare(self, user: int | None = None) -> None:
+    def prepare(self) -> None:
         self.home.mkdir(OWNERS_FOLDER, parents=True, exist_ok=True)
         write_atomically(self.secret, fresh(), OWNER_ONLY)
-        for path in (self.home, self.secret) if user is not None else ():
-            os.chown(path, user, -1)  # type: ignore[arg-type]
 
     def commands(self) -> tuple[Command, Command]:
         tls: Sequence[str] = (

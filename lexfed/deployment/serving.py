@@ -4,10 +4,12 @@ The ServerApp runs in a process that the SuperLink starts, and drives the run fr
 it dies it is started again; if all of this dies, `lexfed server RUN --resume` goes on.
 """
 
+import fcntl
 import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,10 +43,9 @@ class Place:
         )
 
 
-def commands(run: Path, place: Place) -> list[processes.Command]:
+def commands(run: Path, keys: Path, place: Place) -> list[processes.Command]:
     """What `lexfed server` starts, for whoever wants to do it by hand."""
-    about, home = read_deployment(run), run.resolve() / "flower"
-    keys = Path(about.keys)
+    home = run.resolve() / "flower"
     more = {server_app_file.RUN: str(run.resolve())}
     link = processes.superlink(keys, place.host, place.port, home, more, place.insecure)
     nodes = [] if place.insecure else sorted((keys / "nodes").glob("*.pub"))
@@ -57,12 +58,12 @@ def commands(run: Path, place: Place) -> list[processes.Command]:
 def serve(run: Path, place: Place, say: Say, show: Say = lambda line: None) -> RunDir:
     """Until the run has ended. `say` prints a line for good, `show` what goes on now."""
     about, home, directory = read_deployment(run), run.resolve() / "flower", RunDir(run)
-    link, *registered, start = commands(run, place)
+    link, *registered, start = commands(run, Path(about.keys), place)
     ca = None if place.insecure else Path(about.keys) / "ca.crt"
     processes.configure(home, place.own_address, ca)
     bundle.write(home / "app", server_app_file.PATH)
     log = home / "superlink.log"
-    with running(link, log) as process:
+    with _alone(run), running(link, log) as process:
         processes.wait_for_port(*_host_and_port(place), process, log)
         for node in registered:
             processes.run(node)
@@ -80,7 +81,20 @@ def serve(run: Path, place: Place, say: Say, show: Say = lambda line: None) -> R
                 raise ProcessError(f"the server's process died {ATTEMPTS} times; see {log}")
     if ended != "finished":
         raise ProcessError(f"{ended}; go on with: lexfed server {run} --resume")
+    if not any(record["clients"] for record in directory.records()):
+        raise ProcessError(f"nobody took part in any round; why: lexfed server status {run}")
     return directory
+
+
+@contextmanager
+def _alone(run: Path) -> Iterator[None]:
+    """One server for a run."""
+    with (run / "server.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ProcessError(f"another lexfed server works on {run}") from error
+        yield
 
 
 def _host_and_port(place: Place) -> tuple[str, int]:
@@ -96,7 +110,7 @@ def _followed(
     show: Say,
 ) -> str | None:
     """Tell of the run until it ends, and how; None: its process died."""
-    told, since = len(directory.records()), time.monotonic()
+    told, since, said = len(directory.records()), time.monotonic(), dict[str, str]()
     while link.poll() is None:
         for record in directory.records()[told:]:
             told += 1
@@ -112,6 +126,10 @@ def _followed(
         elif not _is_alive(int(status["process"])):
             return None
         else:
+            for who, why in status["said"].items():
+                if said.get(who) != why:
+                    said[who] = why
+                    say(f"{who}: {why}")
             show(str(status["state"]))
         time.sleep(POLL)
     raise ProcessError(f"the SuperLink ended; see {directory.path / 'flower/superlink.log'}")

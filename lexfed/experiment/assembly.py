@@ -9,6 +9,7 @@ from typing import Any
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
+from lexfed.corpus.organisations import ELSEWHERE, elsewhere
 from lexfed.corpus.population import Population
 from lexfed.experiment import building
 from lexfed.experiment.config import Config
@@ -81,6 +82,8 @@ def assemble(config: Config, people: Population | None = None) -> Assembly:
     """`people`: the clients as a party of a deployment knows them; default: all of them, here."""
     entry = config.entry
     _check(config, entry)
+    if people is None and config.data.name == ELSEWHERE:  # of a run between organisations
+        people = elsewhere(config.data, {}, entry.kind.labels)
     if people is None:
         people = population.build(
             config.data,

@@ -152,9 +152,9 @@ def loads(text: str, settings: Sequence[str] = ()) -> Config:
     return parse(tomllib.loads(text), settings)
 
 
-def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
+def parse(table: Mapping[str, Any], settings: Sequence[str] = (), find: bool = True) -> Config:
     """What was set and is not read by the method is refused; a file that lexfed wrote itself holds
-    every key.
+    every key. `find`: names are looked for where we are; not if somebody else wrote them.
     """
     table = toml.copied(table)
     formats.check(table.pop("format", None), formats.CONFIGURATION, "the configuration")
@@ -165,7 +165,8 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = ()) -> Config:
     files = table.get("method")
     for setting in settings:
         toml.apply(table, setting)
-    _find_files(table, Path())
+    if find:
+        _find_files(table, Path())
     if table.get("method") != files:
         _leave_own_table(table, files)
     keys = [setting.partition("=")[0].strip() for setting in settings]

@@ -34,6 +34,7 @@ from lexfed.vocabulary.word import public_text
 FILE = "file:"  # a public file that both parties have
 # what a key that may name a file says instead of one, and a deployment can mean
 WORDS = ("", "public", "heavy_hitters", "random", "none")
+VECTORS = ("vocabulary.vectors", "fedevocab.vectors")  # keys that may name numbers made from words
 # of [data], what the server says
 SHARED_DATA = ("clients", "labels", "classes")
 LEFT_OUT = ("seed", "name", "keep", "secrets", "malice", "audit", "data")
@@ -124,7 +125,8 @@ def adopted(terms: bytes, mine: Data, allowed: Allowed, **own: Mapping[str, Any]
     for key in OPENED_FILES:
         _put(here, key, lambda value, key=key: _found(value, key, digests, allowed))
     _check(table, shared)
-    return configuration.parse({**here, "data": {**_written(mine), **shared}, **OURS, **own})
+    data = {**_written(mine), **shared}
+    return configuration.parse({**here, "data": data, **OURS, **own}, find=False)
 
 
 def _read(terms: bytes) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -145,7 +147,7 @@ def _check(table: Mapping[str, Any], shared: Mapping[str, Any]) -> None:
     """In the server's own words alone, so that it may hear what is wrong with them."""
     try:
         data = {"name": ELSEWHERE, "partition": "iid", **shared}
-        configuration.parse({**table, "data": data, **OURS})
+        configuration.parse({**table, "data": data, **OURS}, find=False)
     except ConfigError as error:
         raise TermsError(f"the server's terms: {error}") from error
 
@@ -164,7 +166,8 @@ def _unlisted(table: Mapping[str, Any], allowed: Allowed) -> Iterator[str]:
 def _found(value: str, key: str, digests: Mapping[str, str], allowed: Allowed) -> str:
     """Where this party's copy of a public file lies."""
     if not value.startswith(FILE):
-        if value in (*WORDS, *CATALOGUE) or value.startswith(HASHED):
+        hashed = key in VECTORS and value.startswith(HASHED) and value[len(HASHED) :].isdecimal()
+        if value in (*WORDS, *CATALOGUE) or hashed:
             return value
         raise TermsError(f"{key} = {value!r} names neither a public file nor a data set")
     name = value.removeprefix(FILE)

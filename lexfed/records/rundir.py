@@ -79,6 +79,11 @@ class RunDir:
         """Of the configuration that the run was made with: its checkpoints carry it."""
         return fingerprint(tomllib.loads(self.config_file.read_text(encoding="utf-8")))
 
+    @property
+    def command(self) -> str:
+        """What goes on with it."""
+        return "lexfed server" if (self.path / DEPLOYMENT).is_file() else "lexfed run"
+
     def federation(self) -> str:
         """The name for good of a run between organisations."""
         try:
@@ -138,7 +143,7 @@ class RunDir:
         formats.check_folder(self.path, formats.RUN)
         if state := self.unfinished():
             raise ConfigError(
-                f"{self.path} is {state}; go on with: lexfed run {self.path} --resume"
+                f"{self.path} is {state}; go on with: {self.command} {self.path} --resume"
             )
         summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
         summary.setdefault("method_name", summary["method"])  # the first ones had no such key
@@ -208,8 +213,8 @@ def refuse_existing(path: Path, option: str = "--out") -> None:
         raise ConfigError(f"{option} {path} has no name of its own: name a folder")
     if RunDir(path).config_file.exists():
         raise ConfigError(
-            f"{path} exists already; choose another {option}, or continue it with: lexfed run "
-            f"{path} --resume"
+            f"{path} exists already; choose another {option}, or continue it with: "
+            f"{RunDir(path).command} {path} --resume"
         )
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{path} exists already and is a file; choose another {option}")

@@ -24,7 +24,8 @@ from lexfed.runtime import letters
 from lexfed.runtime.letters import Letter, LetterError
 from lexfed.wire import ClientId, Message, Verb, decode, encode
 
-WINDOW = 64  # letters that are on their way at the same time: so many answers are held at most
+WINDOW = 64  # letters that are on their way at the same time
+HELD = 256  # letters and answers that are held at most
 NodeId = int
 Ticket = str
 TWO_NODES, UNREADABLE, BY_SITE = "two nodes with one key", "no letter", "refused by the site"
@@ -71,6 +72,7 @@ class Pending:
     ticket: Ticket | None = None
     node: NodeId | None = None
     not_before: float = 0.0
+    sent: float | None = None  # when, for the first time
 
 
 @dataclass
@@ -168,8 +170,9 @@ class Correspondence:
         self, pending: Mapping[ClientId, Pending], heard: dict[ClientId, Message | None]
     ) -> None:
         self.look()
-        next_ones = islice(pending.items(), WINDOW)  # in the order asked
-        open_letters = {client: letter for client, letter in next_ones if client not in heard}
+        # in the order asked; answers that wait for one before them are held, up to a limit
+        next_ones = ((c, p) for c, p in islice(pending.items(), HELD) if c not in heard)
+        open_letters = dict(islice(next_ones, WINDOW))
         for client, waiting in open_letters.items():
             node = self.where.get(client)
             if waiting.ticket is not None and waiting.node != node and node is not None:
@@ -191,9 +194,11 @@ class Correspondence:
             return None
 
     def _is_late(self, client: ClientId, waiting: Pending, started: float) -> bool:
-        away = client not in self.where
-        limit = self.times.grace if away else self.times.patience
-        return time.monotonic() - started > limit
+        """Who is there has its patience from when its letter was sent: it may have had to wait."""
+        now = time.monotonic()
+        if client not in self.where:
+            return now - started > self.times.grace
+        return waiting.sent is not None and now - waiting.sent > self.times.patience
 
     # --- letters
 
@@ -208,6 +213,7 @@ class Correspondence:
         if waiting.ticket is None and time.monotonic() >= waiting.not_before:
             waiting.ticket, waiting.node = self.carrier.send(node, *waiting.packet), node
             waiting.not_before = time.monotonic() + self.times.again
+            waiting.sent = time.monotonic() if waiting.sent is None else waiting.sent
 
     def _arrived(self, pending: Mapping[int, Pending]) -> Iterator[tuple[int, Letter]]:
         """Answers to these letters, by their keys. What is lost is asked for again."""

@@ -10,7 +10,7 @@ reply names the request that it answers. Nothing here runs code: JSON and digest
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal
@@ -73,25 +73,32 @@ def opened(head: bytes, body: bytes, known: Callable[[Letter], bytes | None]) ->
     """The letter, if it is whole, and from who should have written it: `known` says by what key
     that one is known.
     """
+    letter, claimed = signed_head(head, known)
+    if claimed != digest.__wrapped__(body):  # what nobody has signed is not remembered
+        raise LetterError("the body was changed on its way, or cut off")
+    letter = replace(letter, body=body)
+    if letter.written != head[keys.SIGNATURE :]:
+        raise LetterError("a head of no letter")
+    return letter
+
+
+def signed_head(head: bytes, known: Callable[[Letter], bytes | None]) -> tuple[Letter, str]:
+    """The letter without its body, and the digest that its body must have."""
     if not keys.SIGNATURE < len(head) <= LONGEST_HEAD:
         raise LetterError("a head of no letter")
     signature, written = head[: keys.SIGNATURE], head[keys.SIGNATURE :]
     try:
         fields = json.loads(written)
         claimed = fields.pop("body")
-        letter = Letter(**fields, body=body)
+        letter = Letter(**fields, body=b"")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LetterError("a head of no letter") from error
-    if not _is_sound(vars(letter)):
-        raise LetterError("a head of no letter")
-    if claimed != digest(body):
-        raise LetterError("the body was changed on its way, or cut off")
-    if letter.written != written:
+    if not _is_sound(vars(letter)) or not isinstance(claimed, str):
         raise LetterError("a head of no letter")
     key = known(letter)
     if key is None or not keys.signed(key, signature, b"lexfed letter\0" + written):
         raise LetterError("not signed by who should have written it")
-    return letter
+    return letter, claimed
 
 
 def _is_sound(fields: Mapping[str, Any]) -> bool:

@@ -72,6 +72,8 @@ def write_roster(path: Path, roster: Roster) -> None:
 
 
 def read_roster(path: Path) -> Roster:
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}: `lexfed keys gather` writes it; --keys")
     try:
         table = json.loads(path.read_text())
         found = {peer: base64.b64decode(key, validate=True) for peer, key in table.items()}

@@ -13,8 +13,6 @@ from lexfed.core.files import OWNER_ONLY, make_private, write_atomically
 from lexfed.runtime import letters
 from lexfed.runtime.letters import LetterError
 
-KEPT = 24  # answers of a federation: those of the last rounds
-
 
 @dataclass(frozen=True)
 class Answers:
@@ -35,16 +33,18 @@ class Answers:
             raise CheckpointError(f"{self._path(digest)} is damaged: it is not sent") from error
         return head, body
 
-    def keep(self, digest: str, head: bytes, body: bytes) -> None:
+    def keep(self, digest: str, step: int, head: bytes, body: bytes) -> None:
+        """As long as a server may ask for it: an older step is refused in any case."""
         make_private(self.folder)
         data = len(head).to_bytes(4, "big") + head + body
-        write_atomically(self._path(digest), data, OWNER_ONLY)
-        files = sorted(self.folder.glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime_ns)
-        for path in files[:-KEPT]:
-            path.unlink(missing_ok=True)
+        write_atomically(self.folder / f"{step:012d}-{digest}", data, OWNER_ONLY)
+        for path in self.folder.glob("[0-9]*-*"):
+            if int(path.name.partition("-")[0]) < step:
+                path.unlink(missing_ok=True)
 
     def _path(self, digest: str) -> Path:
-        return self.folder / digest
+        found = list(self.folder.glob(f"[0-9]*-{digest}"))
+        return found[0] if found else self.folder / digest
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ A refusal says in one sentence why. What went wrong inside says so without a det
 hold text.
 """
 
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging import Logger
@@ -19,7 +21,7 @@ from threading import Lock
 from traceback import extract_tb
 
 from lexfed import __version__
-from lexfed.core.errors import CheckpointError, PrivacyError, WireError
+from lexfed.core.errors import CheckpointError, ConfigError, DataError, PrivacyError, WireError
 from lexfed.core.files import OWNER_ONLY, make_private, write_atomically
 from lexfed.corpus.organisations import home
 from lexfed.experiment import terms as shared_terms
@@ -39,6 +41,7 @@ from lexfed.wire import Message, Verb, check, decode, encode
 from lexfed.wire.verbs import CLOCK
 
 LATEST = 1 << 31  # step, ask or round
+SELDOM = 60.0  # seconds between two lines of one kind about letters that are none
 Packet = tuple[bytes, bytes]  # head and body
 
 
@@ -63,6 +66,11 @@ def joined(mine: SiteFile, terms: bytes, folder: Path) -> Joined:
             f"the terms speak of {config.data.clients} clients, and peers.json of {len(mine.peers)}"
         )
     rules.check_terms(mine.policy, config)
+    if not mine.keys.common and rules.needs_common_secret(config):
+        raise RefusedError(
+            "this federation needs the secret that all organisations share, and this site has "
+            "none: put common.key beside its site.toml (lexfed keys common), and start it again"
+        )
     people = home(config.data, mine.me, mine.peers, mine.keys, config.entry.kind.labels)
     assembly = assemble(config, people)
     rules.check_promise(mine.policy, assembly)
@@ -78,13 +86,14 @@ class Desk:
     federations: dict[str, Joined] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)  # one letter at a time
     at: str = "waiting for the server"  # for a status line
+    told: dict[str, float] = field(default_factory=dict)  # when
 
     def answer(self, head: bytes, body: bytes) -> Packet:
         with self.lock:
             try:
                 request = self._read(head, body)
             except LetterError as error:
-                self._say(f"refused a letter: {error}")
+                self._seldom(f"refused a letter: {error}")
                 return b"", b""
             packet = self._safely(request)
             self.at = "waiting for the server"
@@ -166,8 +175,12 @@ class Desk:
             self._say(f"kept the answer to '{verb.name}', round {message.meta['round']}")
             return letters.answer(request, "silence", self.mine.me)
         body = encode(reply)
-        rules.check_reply(self.mine.policy, verb, reply, len(body))
-        book.write(weighed(spent, self.mine.policy, len(body)))
+        try:
+            rules.check_reply(self.mine.policy, verb, reply, len(body))
+            book.write(weighed(spent, self.mine.policy, len(body)))
+        except RefusedError as error:  # it is paid for, and kept: the same letter costs no more
+            self._say(f"refused '{verb.name}': {error}")
+            return letters.answer(request, "refusal", self.mine.me, reason=str(error))
         self._say(_told(verb, message, reply, len(body)))
         return letters.answer(request, "reply", self.mine.me, body)
 
@@ -198,7 +211,8 @@ class Desk:
         """What can't be kept is not sent: it could not be sent again as it was."""
         packet = letters.sealed(answer, self.mine.keys.identity)
         if request.kind == "ask":
-            self._answers(request).keep(request.digest, *packet)
+            step = Newest(self._folder(request) / "newest").read()
+            self._answers(request).keep(request.digest, step, *packet)
         return packet
 
     def _answers(self, request: Letter) -> Answers:
@@ -206,6 +220,22 @@ class Desk:
 
     def _folder(self, request: Letter) -> Path:
         return self.mine.folder / "federations" / request.federation
+
+    def admits(self, head: bytes) -> bool:
+        """Whether the server wrote this head: before its body is read."""
+        try:
+            letters.signed_head(head, lambda letter: self.mine.server)
+        except LetterError as error:
+            with self.lock:
+                self._seldom(f"refused a letter: {error}")
+            return False
+        return True
+
+    def _seldom(self, sentence: str) -> None:
+        """Once a minute: who writes no letters must not fill the log."""
+        if time.monotonic() - self.told.get(sentence, float("-inf")) > SELDOM:
+            self.told[sentence] = time.monotonic()
+            self._say(sentence)
 
     def _say(self, sentence: str) -> None:
         self.log.info(site_log.plain(sentence))
@@ -232,6 +262,9 @@ def _about(error: Exception) -> str:
     """
     if isinstance(error, PrivacyError | CheckpointError):
         return str(error)
+    ours = isinstance(error, ConfigError | DataError) and error.__cause__ is None
+    if ours:  # a sentence of lexfed's own, but for what it quotes
+        return re.sub(r"'[^']*'", "'...'", str(error))
     if isinstance(error, OSError):
         return f"{error.strerror}: {error.filename}"
     places = [frame for frame in extract_tb(error.__traceback__) if "lexfed" in frame.filename]
@@ -244,5 +277,5 @@ def _told(verb: Verb, request: Message, reply: Message, size: int) -> str:
     return (
         f"sent to the server: {what} ('{verb.name}', round {request.meta.get('round')}, step "
         f"{request.meta.get('step')}), {site_log.sizes(size)}: {site_log.names(reply.arrays)}"
-        + (f", and {len(reply.blobs)} blobs" if reply.blobs else "")
+        + (f", and {', '.join(sorted(reply.blobs))} as bytes" if reply.blobs else "")
     )

@@ -20,22 +20,25 @@ from lexfed.core.errors import ConfigError
 from lexfed.runtime.letters import LONGEST_HEAD
 
 Answer = Callable[[bytes, bytes], tuple[bytes, bytes]]
+Admit = Callable[[bytes], bool]  # by its head
 Say = Callable[[str], None]
 LONGEST_BODY = 1 << 30
-AT_ONCE = 4  # letters that come in, or wait for their answer
+AT_ONCE = 2  # letters that come in, or wait for their answer
 WAITING = 16  # that knock at the same time
 PATIENCE = 60.0  # seconds without a byte, while a frame comes in
 PATHS = 107  # bytes of a socket's path
 
 
 @contextmanager
-def door(path: Path, users: frozenset[int], answer: Answer, say: Say) -> Iterator[None]:
+def door(
+    path: Path, users: frozenset[int], answer: Answer, say: Say, admit: Admit = lambda head: True
+) -> Iterator[None]:
     """Open while the context is. Each that knocks is served in a thread; `answer` takes one at a
     time.
     """
     listening = _bound(path)
     stop = threading.Event()
-    keeper = Doorkeeper(users, answer, say)
+    keeper = Doorkeeper(users, answer, say, admit)
 
     def serve() -> None:
         while not stop.is_set():
@@ -70,8 +73,11 @@ def _bound(path: Path) -> socket.socket:
         path.unlink()
     listening = socket.socket(socket.AF_UNIX)
     try:
-        listening.bind(str(path))
-        path.chmod(0o666)  # the kernel says who knocks
+        before = os.umask(0o111)  # anybody may knock; the kernel says who it is
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
         listening.listen(WAITING)
     except OSError as error:
         listening.close()
@@ -100,6 +106,7 @@ class Doorkeeper:
     users: frozenset[int]
     answer: Answer
     say: Say
+    admit: Admit = lambda head: True
     room: threading.BoundedSemaphore = field(
         default_factory=lambda: threading.BoundedSemaphore(AT_ONCE)
     )
@@ -129,8 +136,12 @@ class Doorkeeper:
         try:
             with connection:
                 connection.settimeout(PATIENCE)
-                head, body = _frame(connection, LONGEST_HEAD), _frame(connection, LONGEST_BODY)
-                for part in self.answer(head, body):
+                head = _frame(connection, LONGEST_HEAD)
+                known = self.admit(head)  # no body is read of a letter that nobody signed
+                answer = (
+                    self.answer(head, _frame(connection, LONGEST_BODY)) if known else (b"", b"")
+                )
+                for part in answer:
                     connection.sendall(len(part).to_bytes(8, "big"))
                     connection.sendall(part)
         except (OSError, EOFError) as error:

@@ -7,6 +7,7 @@ from typing import Literal
 from lexfed.core.errors import ConfigError, PrivacyError
 from lexfed.experiment.assembly import Assembly
 from lexfed.experiment.config import Config
+from lexfed.secure.secure_options import Secure
 from lexfed.wire import Message, Verb
 
 
@@ -27,6 +28,9 @@ class Policy:
     arrays: tuple[str, ...] = ()
     clients: int = 2  # nothing is sent to a federation, or in a cohort, of fewer
     secure_sums: bool = False  # only sums that hide each one's part
+    # of words in an agreement on a word list: "veiled", none that this site alone holds is spelt,
+    # whatever the terms say; "open": as the terms say
+    words: Literal["veiled", "open"] = "veiled"
     # whose noise counts: "any", or "own", which this site adds itself (local or distributed)
     noise: Literal["any", "own"] = "any"
     epsilon: float | None = None  # for this site's lifetime, over all federations; default: none
@@ -42,6 +46,10 @@ class Policy:
             raise ConfigError("policy.methods names no method: say which may be run here")
         if min(self.clients, self.exchanges, self.longest, self.numbers, self.bytes) < 1:
             raise ConfigError("policy.clients, exchanges, longest, numbers and bytes: at least 1")
+        if self.noise == "own" and self.epsilon is None:
+            raise ConfigError(
+                "policy.noise = 'own' needs policy.epsilon: it says how much is enough"
+            )
         if self.epsilon is not None and not self.epsilon > 0:
             raise ConfigError("policy.epsilon must be above 0")
         if not 0 < self.delta < 1:
@@ -50,12 +58,21 @@ class Policy:
 
 def check_terms(policy: Policy, config: Config) -> None:
     """Whether this site takes part in such a federation."""
+    _check_crowd(policy, config)
+    if config.entry.has("word list") and policy.words == "veiled" and not _is_veiled(config):
+        raise RefusedError("the agreement would spell words of this site alone (policy.words)")
+    if policy.noise == "own" and config.privacy.placement not in ("local", "distributed"):
+        raise RefusedError("this site counts only noise that it adds itself (policy.noise)")
+
+
+def _check_crowd(policy: Policy, config: Config) -> None:
+    """Among how many this site's part is."""
     cohort = config.cohort
     smallest = config.data.clients
     if cohort.sampling != "everyone" and not config.entry.has("alone"):
         smallest = min(smallest, cohort.size)
-    if config.secure.sums:  # whatever cohort the server draws: nobody joins a sum of fewer
-        smallest = min(smallest, config.secure.least)
+    if config.secure.sums:  # whatever cohort the server draws, and whoever it says has left
+        smallest = min(smallest, config.secure.stay(config.secure.least))
     if smallest < policy.clients:
         raise RefusedError(
             f"a cohort of {smallest} is below this site's least of {policy.clients} "
@@ -63,8 +80,25 @@ def check_terms(policy: Policy, config: Config) -> None:
         )
     if policy.secure_sums and not config.secure.sums:
         raise RefusedError("this site takes part in secure sums only (policy.secure_sums)")
-    if policy.noise == "own" and config.privacy.placement not in ("local", "distributed"):
-        raise RefusedError("this site counts only noise that it adds itself (policy.noise)")
+    if config.secure.sums and config.secure.sparse_above < Secure.sparse_above:
+        raise RefusedError("secure.sparse_above is below what this site takes for large")
+
+
+def _is_veiled(config: Config) -> bool:
+    """Whether no word is spelt that one organisation alone holds."""
+    agreement = config.agreement
+    hidden = agreement.hashed and agreement.holders >= 2 and agreement.counts != "exact"
+    return agreement.trust == "nobody" or (hidden and agreement.rule in ("summed", "intersection"))
+
+
+def needs_common_secret(config: Config) -> bool:
+    """Whether organisations must share what the server lacks."""
+    hashes = config.agreement.hashed and config.agreement.trust == "server"
+    defences = config.defences
+    return (config.entry.has("word list") and hashes) or (
+        config.entry.has("own words")
+        and (defences.rotation == "shared" or defences.private_layers == "first")
+    )
 
 
 def check_promise(policy: Policy, assembly: Assembly) -> None:

@@ -48,7 +48,8 @@ class Content:
     private: bool = False  # it is a client's own: for its owner alone
 
 
-def export(path: Path, to: Path, client: Who | None = None) -> Content:
+def export(path: Path, to: Path, client: Who | None = None, site: Path | None = None) -> Content:
+    """`site`: of a run between organisations, with what this one keeps."""
     directory = directory_of(path)
     if to.exists():
         raise ConfigError(f"{to} exists already; choose another --to")
@@ -57,7 +58,7 @@ def export(path: Path, to: Path, client: Who | None = None) -> Content:
     if write is None:
         raise ConfigError(f"{path} holds a {config.entry.kind.name}, and how that looks is yours")
     with _as_a_whole(to) as folder:
-        content = write(directory, folder, client)
+        content = write(directory, folder, client, site)
         card = model_card.card(config, summary, content.what, content.use, content.private)
         (folder / CARD).write_text(card, encoding="utf-8")
         _set_modes(folder, content.private)
@@ -89,8 +90,8 @@ def _set_modes(folder: Path, private: bool) -> None:
 # --- by kind --------------------------------------------------------------------------------------
 
 
-def _classifier(directory: RunDir, folder: Path, who: Who | None) -> Content:
-    run = opened(directory.path)
+def _classifier(directory: RunDir, folder: Path, who: Who | None, site: Path | None) -> Content:
+    run = opened(directory.path, site)
     client = run.number(who)
     evaluator = evaluator_of(run.assembly.method)
     with one_thread():
@@ -138,13 +139,17 @@ def _body(run: Opened, folder: Path) -> Content:
     return Content(what, WEIGHTS_ALONE)
 
 
-def _language_model(directory: RunDir, folder: Path, client: Who | None) -> Content:
+def _language_model(
+    directory: RunDir, folder: Path, client: Who | None, site: Path | None
+) -> Content:
     _one_for_all(directory, client)
     use = language_files.write(folder, directory.config(), state_of(directory))
     return Content("A language model, and the tokenizer it was trained with.", use)
 
 
-def _word_vectors(directory: RunDir, folder: Path, client: Who | None) -> Content:
+def _word_vectors(
+    directory: RunDir, folder: Path, client: Who | None, site: Path | None
+) -> Content:
     _one_for_all(directory, client)
     write_artifacts(state_of(directory), folder)
     return Content("Word vectors, for the words that the organisations agreed on.", VECTORS)
@@ -155,7 +160,7 @@ def _one_for_all(directory: RunDir, client: Who | None) -> None:
         raise ConfigError(f"{directory.path} has one model for all: leave out --client")
 
 
-WRITERS: Mapping[str, Callable[[RunDir, Path, Who | None], Content]] = {
+WRITERS: Mapping[str, Callable[[RunDir, Path, Who | None, Path | None], Content]] = {
     CLASSIFIER.name: _classifier,
     LANGUAGE_MODEL.name: _language_model,
     WORD_VECTORS.name: _word_vectors,

@@ -11,10 +11,8 @@ import torch
 
 from lexfed.core.errors import CheckpointError, ConfigError, nearest
 from lexfed.core.seeds import fresh
-from lexfed.corpus.organisations import ELSEWHERE, elsewhere
 from lexfed.corpus.population import Client, Population
 from lexfed.experiment.assembly import Assembly, assemble
-from lexfed.experiment.config import Config
 from lexfed.federation import ClientState, ServerState
 from lexfed.federation.server_optimizer import released
 from lexfed.records import checkpoint
@@ -106,14 +104,7 @@ def opened(path: Path, site: Path | None = None) -> Opened:
     state = state_of(directory)
     if site is not None:
         return _at_home(directory, state, site)
-    config = directory.config()
-    if config.data.name == ELSEWHERE:
-        return Opened(directory, assemble(config, _elsewhere(config)), state)
-    return Opened(directory, assemble(config), state)
-
-
-def _elsewhere(config: Config) -> Population:
-    return elsewhere(config.data, {}, config.entry.kind.labels)
+    return Opened(directory, assemble(directory.config()), state)
 
 
 def _at_home(directory: RunDir, state: ServerState, site: Path) -> Opened:

@@ -2,6 +2,7 @@
 to read.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,10 @@ def test_nothing_of_the_servers_holds_a_word(
     ]
     assert len(ours) > 5
     for path in ours:
-        assert not [word for word in telling if word in path.read_bytes()], path.name
+        data = path.read_bytes()
+        if path.name == "report.html":  # but for the library that draws its charts
+            data = re.sub(rb"<script.*?</script>", b"", data, flags=re.S)
+        assert not [word for word in telling if word in data], path.name
     assert any(
         word in path.read_bytes() for path in theirs.rglob("*.safetensors") for word in telling
     ), "they do keep them"
