@@ -121,31 +121,48 @@ def server(
     insecure: Insecure = False,
 ) -> None:
     """Run a method between organisations, on Flower: the server's side."""
-    from lexfed.deployment import checks, choosing, driving, serving
-    from lexfed.records import rundir
+    from lexfed.deployment import serving
     from lexfed.runtime.correspondence import Times
 
     if target == "status":
         print("\n".join(serving.status_lines(run or _latest())))
-        return
-    if resume:
+    elif resume:
         _resume(Path(target), host, port, insecure, print_)
-        return
-    place = serving.Place(host or "127.0.0.1", port or 9092, insecure)
-    make = partial(_prepared, keys, Times(patience, grace), start_with, place)
-    clients, given = len(driving.checked_roster(keys).clients), list(settings or ())
-    config = driving.deployed(Path(target), given, clients)
-    if check:
-        _report(checks.of_server(config, keys, place))
-    elif print_:
-        _print(serving.commands(out or rundir.default_path(config), keys, place))
-    elif choose:
-        found = choosing.candidates(Path(target), given, choose, clients)
-        _choose(found, out or rundir.default_path(config), make, place)
     else:
-        directory = make(config, out or rundir.default_path(config)).path
+        place = serving.Place(host or "127.0.0.1", port or 9092, insecure)
+        make = partial(_prepared, keys, Times(patience, grace), start_with, place)
+        only = "check" if check else "print" if print_ else "prepare" if prepare else ""
+        _start(Path(target), list(settings or ()), keys, out, choose or [], make, place, only)
+
+
+def _start(
+    path: Path,
+    settings: list[str],
+    keys: Path,
+    out: Path | None,
+    choose: list[str],
+    make: "Prepare",
+    place: "Place",
+    only: str,
+) -> None:
+    """A new run; or `only` a look at what it would be."""
+    from lexfed.deployment import checks, choosing, driving, serving
+    from lexfed.records import rundir
+
+    clients = len(driving.checked_roster(keys).clients)
+    config = driving.deployed(path, settings, clients)
+    directory = out or rundir.default_path(config)
+    if only == "check":
+        _report(checks.of_server(config, keys, place))
+    elif only == "print":
+        _print(serving.commands(directory, keys, place))
+    elif choose:
+        found = choosing.candidates(path, settings, choose, clients)
+        _choose(found, directory, make, place)
+    else:
+        make(config, directory)
         print(f"the run is {directory}; what goes on: lexfed server status {directory}")
-        if not prepare:
+        if only != "prepare":
             _serve(directory, place)
 
 
