@@ -13,16 +13,21 @@ import torch
 from lexfed.core.errors import NotAgreedError
 from lexfed.core.params import Params
 from lexfed.core.seeds import root
+from lexfed.federation import ServerState
 from lexfed.language.heavy_hitters import SKETCH, SKETCHED, VOTE, VOTED, HeavyHitters, handlers
+from lexfed.methods.lg_fedavg import LGFedAvg, lg_fedavg
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Bare
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy, norm
+from lexfed.runtime.simulation import Site, simulate
+from lexfed.runtime.store import Store
 from lexfed.site.policy import Policy, RefusedError
 from lexfed.site.site_book import Spent, charged
 from lexfed.vocabulary.learned import TokenizerOptions
 from lexfed.wire import Message, below, decode, encode, unpack
 from tests import hostile
 from tests.hostile_server import FEDERATION, NOISE, Hostile, desk, organisation, written
+from tests.unit.test_fedevocab import LATER, PEOPLE, parts
 from tests.unit.test_site import refused
 
 # --- words ----------------------------------------------------------------------------------------
@@ -168,6 +173,18 @@ def test_the_private_table_is_handed_out_once(tmp_path: Path) -> None:
     assert server.ask("install", handed_out(at(asked, 3, 1), 0.0)).kind == "refusal"
     assert "handed out once" in server.log
     assert torch.equal(kept(server, 3), trained)
+
+
+def test_more_rounds_do_not_warm_what_was_cut(tmp_path: Path) -> None:
+    """A run of fewer rounds than its warm start, which is granted more later."""
+    options, store = LGFedAvg(warm=3), Store(tmp_path)
+    last = ServerState()
+    for rounds in (2, 4):
+        method = lg_fedavg(parts(rounds=rounds), options)
+        last = list(method.server(simulate(Site(method, PEOPLE, store)), root(0), last))[-1]
+        tables = [store.load(client, LATER).params[TABLE] for client in range(2)]
+        assert torch.equal(*tables) == (rounds == 2), "handed out, then each one's own"
+    assert last.round == 4
 
 
 # --- the clip -------------------------------------------------------------------------------------
