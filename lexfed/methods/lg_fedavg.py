@@ -80,13 +80,6 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
     def begin(client: Client) -> Params:
         return split.private(task.init(derive(client.secret, "init")))
 
-    def install(message: Message, client: Client, state: ClientState) -> Answer:
-        if state.params:
-            raise NotAgreedError("lower layers are handed out once: this client has its own")
-        given = below("start", message.arrays)
-        warm = {WARM: encode(Message(given))} if options.interpolation < 1 else {}
-        return Message(), ClientState(given, warm)
-
     def interpolate(
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Params:
@@ -105,7 +98,7 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
     return Method(
         client={
             **({WARM_UP: warming(whole, until)} if until else {}),
-            INSTALL: install,
+            INSTALL: installing(options),
             TRAIN: trainer(parts, split, lower, update),
             EVALUATE: evaluator(task, split, lower, predict),
         },
@@ -113,6 +106,17 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
         split=split,
         rounds=parts.rounds,
     )
+
+
+def installing(options: LGFedAvg) -> Handler:
+    def install(message: Message, client: Client, state: ClientState) -> Answer:
+        if state.params:
+            raise NotAgreedError("lower layers are handed out once: this client has its own")
+        given = below("start", message.arrays)
+        warm = {WARM: encode(Message(given))} if options.interpolation < 1 else {}
+        return Message(), ClientState(given, warm)
+
+    return install
 
 
 def warming(train: Handler, until: int) -> Handler:
