@@ -80,6 +80,8 @@ VOTE = Verb(
 # what the ledger calls a release
 SKETCHED = "some words of a user, each randomised by the user"
 VOTED = "words that many users voted for"
+# and which of them pays for the answer to which verb: a sketch's price buys no vote
+PAID_AS: Mapping[Verb, str] = {SKETCH: SKETCHED, SKETCH_SUM: SKETCHED, VOTE: VOTED}
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,13 @@ class HeavyHitters:
 
 
 def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Handler]:
+    """Of the verbs that this configuration uses: a client that is asked for another has none."""
+    if texts.start != "heavy_hitters":
+        return {}
+    return _sketching(options, texts) if options.by == "cms" else _voting(texts)
+
+
+def _sketching(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Handler]:
     def reports(message: Message, client: Client) -> Reports:
         # other candidates get other flips: two reports with the same ones would undo them
         about = blake2b(message.blobs["words"], digest_size=16).hexdigest()
@@ -130,6 +139,10 @@ def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Ha
         arrays = {"signs": torch.from_numpy(own.signs), "reports": torch.from_numpy(own.reports)}
         return Message(arrays), state
 
+    return {SKETCH: sketch, SKETCH_SUM: sketch_sum}
+
+
+def _voting(texts: TokenizerOptions) -> Mapping[Verb, Handler]:
     def vote(message: Message, client: Client, state: ClientState) -> Answer:
         prefixes = message.blobs["words"].decode().split("\n")
         # one word for the whole vote: the seed does not know the level
@@ -141,7 +154,7 @@ def handlers(options: HeavyHitters, texts: TokenizerOptions) -> Mapping[Verb, Ha
         )
         return Message(blobs={"vote": choice.encode()} if choice else {}), state
 
-    return {SKETCH: sketch, SKETCH_SUM: sketch_sum, VOTE: vote}
+    return {VOTE: vote}
 
 
 @lru_cache(maxsize=1)  # all clients are sent the same

@@ -10,7 +10,8 @@
                interpolation
 
 Cut just above the embedding and without a warm start, it is FedeVocab without adaptive updating,
-with one public vocabulary. During the warm start everything travels, as in FedAvg.
+with one public vocabulary. During the warm start everything travels, as in FedAvg; a client takes
+no part in it once it is over, or once the client has lower layers of its own.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from typing import Literal
 
 import torch
 
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import ConfigError, NotAgreedError
 from lexfed.core.params import ALL_SHARED, ParameterSplit, Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
@@ -27,6 +28,7 @@ from lexfed.federation import (
     ClientState,
     Entry,
     Federation,
+    Handler,
     Method,
     ServerProgram,
     ServerState,
@@ -49,6 +51,7 @@ WARM_UP = training("warm", open=True)  # everything travels
 # the lower layers, handed out once
 INSTALL = Verb("install", down=Form({"start/": ANY}, CLOCK), up=Form(), kind="list")
 
+CUT = "cut"  # the warm start is over
 WARM = "warm"  # a client keeps the lower layers it was handed, for predictions in between
 
 
@@ -77,11 +80,6 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
     def begin(client: Client) -> Params:
         return split.private(task.init(derive(client.secret, "init")))
 
-    def install(message: Message, client: Client, state: ClientState) -> Answer:
-        given = below("start", message.arrays)
-        warm = {WARM: encode(Message(given))} if options.interpolation < 1 else {}
-        return Message(), ClientState(given, warm)
-
     def interpolate(
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Params:
@@ -95,10 +93,12 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
 
     lower = Kept(task.reader, begin)
     predict = interpolate if options.interpolation < 1 else None
+    until = min(options.warm, parts.rounds)
+    whole = trainer(parts, ALL_SHARED, Kept(task.reader), update)
     return Method(
         client={
-            WARM_UP: trainer(parts, ALL_SHARED, Kept(task.reader), update),
-            INSTALL: install,
+            **({WARM_UP: warming(whole, until)} if until else {}),
+            INSTALL: installing(options),
             TRAIN: trainer(parts, split, lower, update),
             EVALUATE: evaluator(task, split, lower, predict),
         },
@@ -106,6 +106,30 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
         split=split,
         rounds=parts.rounds,
     )
+
+
+def installing(options: LGFedAvg) -> Handler:
+    def install(message: Message, client: Client, state: ClientState) -> Answer:
+        if state.params:
+            raise NotAgreedError("lower layers are handed out once: this client has its own")
+        given = below("start", message.arrays)
+        warm = {WARM: encode(Message(given))} if options.interpolation < 1 else {}
+        return Message(), ClientState(given, warm)
+
+    return install
+
+
+def warming(train: Handler, until: int) -> Handler:
+    """The whole model's training, in the rounds that were agreed on. What a server says of its
+    round is its word alone: a client that has lower layers knows better.
+    """
+
+    def handle(message: Message, client: Client, state: ClientState) -> Answer:
+        if state.params or int(message.meta["round"]) >= until:
+            raise NotAgreedError("the warm start is over: the lower layers stay here")
+        return train(message, client, state)
+
+    return handle
 
 
 def server(parts: Parts, options: LGFedAvg, split: ParameterSplit) -> ServerProgram:
@@ -120,8 +144,9 @@ def server(parts: Parts, options: LGFedAvg, split: ParameterSplit) -> ServerProg
             state, "init", lambda s: replace(s, params=parts.task.init(derive(seed, "init")))
         )
         warm = min(options.warm, parts.rounds)
-        state = yield from parts.loop(WARM_UP)(federation, state, until=warm, seed=seed)
-        state = yield from once(state, "cut", cut)
+        if CUT not in state.done:  # more rounds may be granted later, and no warmer start
+            state = yield from parts.loop(WARM_UP)(federation, state, until=warm, seed=seed)
+        state = yield from once(state, CUT, cut)
         return (yield from parts.loop()(federation, state, until=parts.rounds, seed=seed))
 
     return program

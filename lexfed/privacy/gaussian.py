@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lexfed.core.errors import BudgetSpent, ConfigError
+from lexfed.core.errors import BudgetSpent, ConfigError, NotAgreedError
 from lexfed.core.params import Params, Update, squared_length
 from lexfed.core.seeds import Seed, derive
 from lexfed.privacy import accounting, noise
@@ -45,6 +45,7 @@ CLIP, ASKED = "clip", "asked"  # the mechanism's state
 # what the ledger calls a release
 ROUND = "a round of training: the mean of clipped updates"
 LOCAL_ROUND = "a user's update, clipped, with the user's own noise"
+FURTHEST = 100.0  # by how much the logarithm of an adaptive clip may grow, however many rounds
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,10 @@ class GaussianMechanism:
         self, delta: Update, examples: int, loss: float, message: Message, seed: Seed
     ) -> Update:
         """Nothing but the clipped update leaves: a loss or a number of texts would be told without
-        noise.
+        noise. A server may ask for a shorter one than this client's own table says, not for a
+        longer one.
         """
-        clip, moved = float(message.meta["clip"]), whole(delta)
+        clip, moved = self._agreed_clip(message), whole(delta)
         length = norm(moved)
         sound = math.isfinite(length) and length > 0
         factor = min(1.0, clip / length) if sound else 0.0  # training exploded: say nothing
@@ -153,6 +155,21 @@ class GaussianMechanism:
             **under("delta", short),
             **({"unclipped": bit} if self.options.quantile is not None else {}),
         }
+
+    def _agreed_clip(self, message: Message) -> float:
+        """The request's clip, as far as this client's own table allows it. An adaptive one starts
+        there and follows bits that the client does not see: it can't have grown by more than its
+        rule allows in all rounds, which is much where they are many.
+        """
+        options = self.options
+        grown = 0.0
+        if options.quantile is not None:  # by one round more: what is honest is not rounded away
+            grown = options.clip_lr * options.quantile * (self.rounds + 1)
+        # the own one first: what is no number is not below it
+        clip = min(options.clip * math.exp(min(grown, FURTHEST)), float(message.meta["clip"]))
+        if not clip > 0:  # a negative one would turn updates round, and make them longer
+            raise NotAgreedError("a clip is above 0")
+        return clip
 
     # --- the server's half
 

@@ -15,6 +15,7 @@ from lexfed.core import formats
 from lexfed.core.errors import CheckpointError, PrivacyError
 from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.experiment.assembly import Assembly
+from lexfed.language.heavy_hitters import PAID_AS
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Bare, Gaussian, Ledger, Pure, Release, SampledGaussian
 from lexfed.site.policy import Policy, RefusedError
@@ -66,7 +67,8 @@ class Book:
 def charged(spent: Spent, policy: Policy, assembly: Assembly, verb: Verb, clock: str) -> Spent:
     """With one answer more; refused, if that is more than the site grants. `clock`: the federation
     and its step. A list that the server itself makes noisy (votes) may take several exchanges at
-    one clock; what the site randomises is paid for each time.
+    one clock; what the site randomises is paid for each time. Where only the site's own noise
+    counts, what others would make noisy is not told at all.
     """
     if spent.exchanges >= policy.exchanges:
         raise RefusedError(
@@ -77,7 +79,13 @@ def charged(spent: Spent, policy: Policy, assembly: Assembly, verb: Verb, clock:
     release = _release(assembly, verb)
     if release is None or (isinstance(release.event, Bare) and release in spent.ledger):
         return after
-    if isinstance(release.event, Pure) and release.against == "public":
+    public = release.against == "public" and not isinstance(release.event, Bare)
+    if public and policy.noise == "own":
+        raise RefusedError(
+            f"'{verb.name}' is answered without noise of this site's own, and no other counts "
+            "(policy.noise)"
+        )
+    if public and isinstance(release.event, Pure):
         token = f"{clock} {verb.name}"
         if token in spent.once:
             return after
@@ -117,11 +125,20 @@ def _release(assembly: Assembly, verb: Verb) -> Release | None:
     if said is None or said.up == Form():
         return None
     plan = [replace(r, count=1, group="", deployed=None) for r in assembly.planned()]
-    paid = [r for r in plan if isinstance(r.event, Pure) != said.moves]
+    paid = [r for r in plan if isinstance(r.event, Pure) != said.moves and _pays(r, said)]
     if not paid or not said.charged or said.kind == "figures":
         return Release("user", Bare(WITHOUT_NOISE), what=f"answers to '{said.name}'")
     dearest = min(paid, key=_noise)
     return replace(dearest, unit="user", event=_without_a_secret_cohort(dearest))
+
+
+def _pays(release: Release, verb: Verb) -> bool:
+    """Whether this is what is paid for such an answer. Words are asked for in several ways, and the
+    noise of one is not that of another.
+    """
+    if verb in PAID_AS:
+        return release.what == PAID_AS[verb]
+    return release.what not in PAID_AS.values()
 
 
 def _noise(release: Release) -> float:
