@@ -79,9 +79,9 @@ def inside_a_round(run: Path) -> bool:
 @pytest.mark.parametrize(
     ("settings", "kills"),
     [
-        pytest.param(LONG, 3, id="private tables"),
+        pytest.param(LONG, 1, id="private tables"),
         pytest.param(LONG, 10, id="private tables, ten kills", marks=pytest.mark.slow),
-        pytest.param(STAGED, 3, id="stages"),
+        pytest.param(STAGED, 1, id="stages"),
         pytest.param(STAGED, 6, id="stages, six kills", marks=pytest.mark.slow),
     ],
 )

@@ -79,7 +79,7 @@ SECURE = ("secure.sums=true",)
     [
         ("fedavg.toml", (*CLASSIFIER, *SECURE, "evaluation.clients=3")),
         ("private.toml", (*CLASSIFIER, *SECURE, "evaluation.clients=3")),
-        ("agreed.toml", (*VECTORS, *SECURE)),
+        pytest.param("agreed.toml", (*VECTORS, *SECURE), marks=pytest.mark.slow),
         ("learned.toml", (*LANGUAGE, *SECURE, "privacy.placement=none", "privacy.noise=none",
                           "evaluation.clients=3", "data.unseen=3")),
     ],
