@@ -210,8 +210,8 @@ def page(results: dict[str, list[dict[str, float]]]) -> str:
         "# What a message costs between organisations",
         "",
         "Three organisations on loopback, TLS and node keys, FedAvg with a small BiLSTM, one",
-        f"message to each a round. Median of {len(results['relay'])} runs (least to most), turn and "
-        "turn about, two cores. Repeat: `python benchmarks/flower_messages.py`.",
+        f"message to each a round. Median of {len(results['relay'])} runs (least to most), turn "
+        "and turn about, two cores. Repeat: `python benchmarks/flower_messages.py`.",
         "",
         "| | " + " | ".join(heads.values()) + " |",
         "|---|" + "---|" * len(heads),

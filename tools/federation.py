@@ -2,7 +2,7 @@
 
 Three organisations with film reviews of their own, each with a site process and a SuperNode, and a
 server with a SuperLink, all with keys and TLS, on loopback. They train; one of them is killed in
-the middle and comes back. It takes two or three minutes, prints what happened, and leaves no
+the middle and comes back. It takes about three minutes, prints what happened, and leaves no
 process behind. Everything is done with the commands that an organisation would type.
 
     python tools/federation.py [FOLDER]      default: a new folder below runs/

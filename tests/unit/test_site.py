@@ -509,9 +509,7 @@ def test_shares_of_noise_are_paid_for_under_masks(tmp_path: Path) -> None:
 WORDS = {"kind": "bpe", "size": 300, "public": "rotten_tomatoes"}
 
 
-@pytest.mark.parametrize(
-    ("start", "verb", "times"), [("heavy_hitters", "sketch", 2)]
-)
+@pytest.mark.parametrize(("start", "verb", "times"), [("heavy_hitters", "sketch", 2)])
 def test_words_are_not_asked_for_again_and_again(
     start: str, verb: str, times: int, tmp_path: Path
 ) -> None:
