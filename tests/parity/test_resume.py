@@ -81,7 +81,6 @@ def inside_a_round(run: Path) -> bool:
     [
         pytest.param(LONG, 1, id="private tables"),
         pytest.param(LONG, 10, id="private tables, ten kills", marks=pytest.mark.slow),
-        pytest.param(STAGED, 1, id="stages"),
         pytest.param(STAGED, 6, id="stages, six kills", marks=pytest.mark.slow),
     ],
 )

@@ -123,10 +123,10 @@ def test_a_verb_of_ones_own_sends_fewer_bytes_and_all_of_it_is_fedavg(
     assert "sparse_uploads.share must be above 0 and at most 1" in done.stderr
 
 
-SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("agreed", "learned")]
+SLOWER = [pytest.param(name, marks=pytest.mark.slow) for name in ("private", "agreed", "learned")]
 
 
-@pytest.mark.parametrize("script", ["own_data", "private", *SLOWER])
+@pytest.mark.parametrize("script", ["own_data", *SLOWER])
 def test_the_scripts_run_without_a_main_guard(script: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, str(EXAMPLES / f"{script}.py")]

@@ -95,8 +95,8 @@ def test_a_release_pays_for_its_own_verb_alone() -> None:
             charged(Spent(), replace(free, epsilon=100.0), assembly, verb, f"{FEDERATION} 1")
 
 
-@pytest.mark.parametrize("epsilon", [None, 100.0])
-def test_a_vote_is_refused_where_only_own_noise_counts(epsilon: float | None) -> None:
+@pytest.mark.parametrize("epsilon", [1.0, 100.0])
+def test_a_vote_is_refused_where_only_own_noise_counts(epsilon: float) -> None:
     votes, clock = hostile.scene("votes"), f"{FEDERATION} 1"
     with pytest.raises(RefusedError, match=r"policy\.noise"):
         charged(Spent(), replace(OWN, epsilon=epsilon), votes, VOTE, clock)

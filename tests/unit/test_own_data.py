@@ -264,7 +264,10 @@ def test_init_looks_at_the_data(tmp_path: Path) -> None:
     assert written.defences.rotation == "shared"
 
 
-@pytest.mark.parametrize("question", ["private", "agreed", "learned", "audit"])
+@pytest.mark.parametrize(
+    "question",
+    ["private", "agreed", pytest.param("learned", marks=pytest.mark.slow), "audit"],
+)
 def test_init_writes_what_runs(question: str, lexfed: Lexfed, tmp_path: Path) -> None:
     rows = [{"text": f"{(GOOD if i % 2 else BAD)[i % 5]} {i % 7}", "label": i % 2, "user": f"u{i % 30}",
              "source": f"s{i % 3}"} for i in range(150)]  # fmt: skip
