@@ -267,6 +267,7 @@ print(run.summary["global_accuracy"] == same.summary["global_accuracy"])
 """
 
 
+@pytest.mark.slow
 def test_a_notebook_may_define_its_method_and_use_workers(tmp_path: Path) -> None:
     """A script from standard input is what a notebook is: a main module without a file."""
     program = NOTEBOOK.format(columns=COLUMNS, setup=SETUP)

@@ -248,6 +248,7 @@ def noisy(sent: list[Params]) -> list[Params]:
     ]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @needs_data
 def test_uploads_tell_gender_and_age_and_noisy_ones_don_t() -> None:
     sent, genders, bands = uploads()

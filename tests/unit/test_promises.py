@@ -789,6 +789,7 @@ def test_the_account_of_a_run_and_of_a_configuration(tiny: Path, lexfed: Lexfed)
     assert lexfed("privacy", "nowhere").returncode == 2
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_noise_a_promise_takes(
     lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -321,6 +321,7 @@ def test_decoys_have_as_many_strange_words_as_a_new_text_would() -> None:
     assert decoys([[0, 1, 2, 3]], vectors[:4], 9, root(2)) == [], "there is no other word"
 
 
+@pytest.mark.slow
 def test_masks_of_dropout_are_no_shelter() -> None:
     """One text, SGD, dropout 0.5, judged by its words alone: with masks 0.6 to 0.8 above the prior, plainly far less."""
     part = parts(dropout=0.5)
