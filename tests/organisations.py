@@ -11,7 +11,7 @@ from pathlib import Path
 from lexfed.core.seeds import derive, public_identity, root
 from lexfed.corpus.organisations import Keys
 from lexfed.corpus.population import Data, Population
-from lexfed.deployment.driving import Deployment, drive, prepared
+from lexfed.deployment.driving import drive, prepared
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
@@ -137,6 +137,3 @@ def close_all() -> None:
 
 def loaded(path: Path, *settings: str) -> Config:
     return configuration.load(path, settings)
-
-
-__all__ = ["Deployment"]

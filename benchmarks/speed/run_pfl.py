@@ -3,9 +3,7 @@
 python run_pfl.py FOLDER [--threads 1] [--agree FILE]
 """
 
-import argparse
 import time
-from pathlib import Path
 
 import torch
 import work as shared
@@ -48,16 +46,7 @@ class Sizes(HyperParam):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--agree", type=Path, help="one round without noise; its weights go here")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    work, net = (
-        shared.read(options.folder),
-        shared.model(shared.read(options.folder), options.folder),
-    )
+    options, work, net = shared.begun()
     planned = shared.rounds(options.folder)
     if options.agree:
         planned = planned[:1]

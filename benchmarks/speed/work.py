@@ -6,6 +6,7 @@ those: the same initial weights, the same batches, the same clip. Needs numpy, a
 model; no lexfed.
 """
 
+import argparse
 import json
 import resource
 import time
@@ -133,6 +134,20 @@ def model(work: Work, folder: Path):  # type: ignore[no-untyped-def]
 
 
 OURS = {"output.bias": "bias"}  # lexfed's names of the model's parameters
+
+
+def begun():  # type: ignore[no-untyped-def]
+    """What a peer is told on its command line, its work, and the model to begin with."""
+    import torch
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--agree", type=Path, help="one round without noise; its weights go here")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    work = read(options.folder)
+    return options, work, model(work, options.folder)
 
 
 def save_weights(path: Path, weights: dict[str, np.ndarray]) -> None:

@@ -1,5 +1,6 @@
 """Writing files so that a kill leaves the old one or the new one, never half of one."""
 
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,17 @@ def require_folder(path: Path, option: str = "--out") -> None:
     """For a file that the user asks for: refuse before the work, not after it."""
     if not path.parent.is_dir():
         raise ConfigError(f"there is no folder {path.parent} for {option} {path}")
+
+
+@contextmanager
+def only_one(path: Path, otherwise: str) -> Iterator[None]:
+    """One process at a time holds this file; `otherwise` is what another one hears."""
+    with path.open("w") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(otherwise) from error
+        yield
 
 
 def keep_names(folder: Path) -> None:

@@ -1,23 +1,22 @@
 """`lexfed client`: an organisation's site process, and the SuperNode beside it.
 
 The site process owns the texts and answers; the SuperNode carries letters. They may run as
-different users: then the SuperNode is started by whoever is allowed to, with the command that
-`lexfed client --no-node` prints.
+different users: then it is `lexfed client --no-node` for the one, `lexfed node` for the other.
 """
 
-import fcntl
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from lexfed.core.errors import ConfigError
+from lexfed.core.files import only_one
 from lexfed.core.memory import give_back
 from lexfed.deployment import processes
 from lexfed.deployment.processes import Node
@@ -53,7 +52,9 @@ def attend(
     desk = Desk(mine, log, open_with)
     stop = _until_told()
     with ExitStack() as stack:
-        stack.enter_context(_alone(mine.folder))
+        # two would keep one book behind each other's back
+        busy = f"{mine.folder} is in use: another lexfed client runs here"
+        stack.enter_context(only_one(mine.folder / "site.lock", busy))
         opening = door(mine.socket, mine.door.users(), desk.answer, log.info, desk.admits)
         stack.enter_context(opening)
         log.info(f"the site process of client {mine.me} is there")
@@ -66,17 +67,6 @@ def attend(
     log.info("the site process ended")
     for handler in log.handlers:
         handler.close()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One site process for a folder: two would keep one book behind each other's back."""
-    with (folder / "site.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(f"{folder} is in use: another lexfed client runs here") from error
-        yield
 
 
 def carry(node: Node, say: Say) -> None:

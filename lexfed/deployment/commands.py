@@ -162,6 +162,7 @@ def _start(
     else:
         make(config, directory)
         print(f"the run is {directory}; what goes on: lexfed server status {directory}")
+        print("Flower's own commands for the same: --print")
         if only != "prepare":
             _serve(directory, place)
 

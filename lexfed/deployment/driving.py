@@ -20,6 +20,7 @@ from lexfed.core.seeds import public_identity
 from lexfed.corpus.organisations import ELSEWHERE, elsewhere
 from lexfed.experiment import config as configuration
 from lexfed.experiment import terms
+from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
 from lexfed.records import rundir
 from lexfed.records.rundir import DEPLOYMENT, RunDir
@@ -44,9 +45,6 @@ class Deployment:
     host: str = "127.0.0.1"  # where the SuperLink listens
     port: int = 9092
 
-    def roster(self) -> Roster:
-        return read_roster(Path(self.keys) / "peers.json")
-
 
 def prepared(
     config: Config,
@@ -65,7 +63,7 @@ def prepared(
             f"{len(roster.clients)}"
         )
     terms.of(config)
-    elsewhere(config.data, roster.clients, config.entry.kind.labels)
+    assemble(config, elsewhere(config.data, roster.clients, config.entry.kind.labels))
     directory = rundir.create(out, config)
     federation = os.urandom(FEDERATION_BYTES).hex()
     about = Deployment(federation, str(keys.resolve()), times, start_with, *address)

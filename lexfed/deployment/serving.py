@@ -4,16 +4,15 @@ The ServerApp runs in a process that the SuperLink starts, and drives the run fr
 it dies it is started again; if all of this dies, `lexfed server RUN --resume` goes on.
 """
 
-import fcntl
 import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lexfed.core.files import only_one
 from lexfed.deployment import driving, processes, server_app_file
 from lexfed.deployment.driving import STATUS, Deployment, read_deployment
 from lexfed.deployment.processes import ProcessError, running
@@ -63,7 +62,8 @@ def serve(run: Path, place: Place, say: Say, show: Say = lambda line: None) -> R
     processes.configure(home, place.own_address, ca)
     bundle.write(home / "app", server_app_file.PATH)
     log = home / "superlink.log"
-    with _alone(run), running(link, log) as process:
+    busy = f"another lexfed server works on {run}"
+    with only_one(run / "server.lock", busy), running(link, log) as process:
         processes.wait_for_port(*_host_and_port(place), process, log)
         for node in registered:
             processes.run(node)
@@ -84,17 +84,6 @@ def serve(run: Path, place: Place, say: Say, show: Say = lambda line: None) -> R
     if not any(record["clients"] for record in directory.records()):
         raise ProcessError(f"nobody took part in any round; why: lexfed server status {run}")
     return directory
-
-
-@contextmanager
-def _alone(run: Path) -> Iterator[None]:
-    """One server for a run."""
-    with (run / "server.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ProcessError(f"another lexfed server works on {run}") from error
-        yield
 
 
 def _host_and_port(place: Place) -> tuple[str, int]:

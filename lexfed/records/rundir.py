@@ -23,7 +23,7 @@ import tomli_w
 from lexfed.core import formats, importing
 from lexfed.core.errors import CheckpointError, ConfigError
 from lexfed.core.figures import SUMMARY
-from lexfed.core.files import OWNERS_FOLDER, naming, write_atomically
+from lexfed.core.files import OWNERS_FOLDER, naming, only_one, write_atomically
 from lexfed.experiment.config import Config, fingerprint, fork_name, load, own_names, to_toml
 from lexfed.federation import ServerState
 from lexfed.privacy import accounting
@@ -188,14 +188,11 @@ class RunDir:
         """One process at a time; and none before the last worker of a killed one is gone."""
         self.checkpoint.mkdir(parents=True, exist_ok=True)
         self.checkpoint.chmod(OWNERS_FOLDER)  # it may hold users' words
+        busy = f"{self.path} is being run by another process"
         with (
-            (self.checkpoint / "lock").open("w") as ours,
+            only_one(self.checkpoint / "lock", busy),
             (self.checkpoint / WORKERS_LOCK).open("w") as theirs,
         ):
-            try:
-                fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise ConfigError(f"{self.path} is being run by another process") from error
             fcntl.flock(theirs, fcntl.LOCK_EX)
             fcntl.flock(theirs, fcntl.LOCK_UN)
             for leftover in self.checkpoint.rglob(".*"):  # what a killed process was writing
