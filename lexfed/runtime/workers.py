@@ -210,7 +210,7 @@ def _work(pipe: Connection, orders: Orders) -> None:
     while True:
         try:
             job = json.loads(pipe.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):  # the run is over, or its process died with bytes unread
             return
         try:
             site = site or _site(orders)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from lexfed.runtime.forking import warm_up, without_main
+from lexfed.runtime.workers import Orders, _work
 from tests.conftest import Lexfed
 
 METHODS = {
@@ -70,3 +72,21 @@ def test_an_error_in_a_worker_is_one_line_here(tiny: Path, lexfed: Lexfed, tmp_p
     assert result.returncode == 2
     assert "is damaged" in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_worker_ends_quietly_when_the_run_ends_with_its_bytes_unread(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Closing a socket that still holds bytes resets it: the worker meets an error, no end."""
+    context = warm_up()
+    ours, theirs = context.Pipe()
+    orders = Orders("", str(tmp_path / "clients"), None)
+    theirs.send_bytes(b"a reply that nobody takes")
+    ours.close()
+    process = context.Process(target=_work, args=(theirs, orders), daemon=True)
+    with without_main():
+        process.start()
+    theirs.close()
+    process.join(timeout=60)
+    assert process.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
