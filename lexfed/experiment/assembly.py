@@ -74,8 +74,10 @@ def liars(config: Config, people: Population) -> Sequence[Layer]:
 
 
 def chance(config: Config, people: Population) -> Sequence[Layer]:
-    """And around that: something goes wrong."""
-    return [mishaps(config.cohort, people.secret)]
+    """And around that: something goes wrong, where it may."""
+    cohort = config.cohort
+    may = cohort.dropout or cohort.lost or cohort.stale
+    return [mishaps(cohort, people.secret)] if may else []
 
 
 def assemble(config: Config, people: Population | None = None) -> Assembly:

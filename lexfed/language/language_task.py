@@ -61,14 +61,8 @@ class LanguageTask:
 
     def fit_windows(self, params: Params, pieces: TokenBatch, local: Local, seed: Seed) -> Trained:
         """Local epochs on these windows; a user counts as many texts as it has of them."""
-        return descend(
-            params,
-            partial(batches, pieces, self.options.batch),
-            self.gradient,
-            self.options,
-            local,
-            seed,
-        )
+        epoch = partial(batches, pieces, self.options.batch)
+        return Trained(*descend(params, epoch, self.gradient, self.options, local, seed))
 
     def read(self, corpus: Corpus, tokenizer_json: bytes) -> TokenBatch | None:
         """A user's windows; None: there is nothing to learn from."""

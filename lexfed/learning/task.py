@@ -1,7 +1,7 @@
 """What a client trains, and how: a task, and local epochs of it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -14,6 +14,7 @@ from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.corpus.population import Client
 from lexfed.federation import ClientState
+from lexfed.learning.moved import Moved
 from lexfed.models.model import (
     BEYOND,
     TABLE,
@@ -88,26 +89,11 @@ class Task:
         return self.options.logit_adjustment * torch.log(counts / counts.sum())
 
 
-@dataclass(frozen=True, eq=False)
-class Touched:
-    """The rows of a table that may have moved, ascending; the others are as they came. It holds of
-    this very table: whoever makes another of it, or writes into it, may have moved more.
-    """
-
-    rows: Tensor
-    table: Tensor
-    version: int
-
-    def of(self, table: Tensor) -> bool:
-        return table is self.table and table._version == self.version
-
-
 @dataclass(frozen=True)
 class Trained:
-    params: Params
+    params: Params  # `Moved`, where it is known how they moved
     loss: float  # mean over the texts of the last epoch, as they were met
     texts: int | None = None  # how many count as this client's weight; default: all of its own
-    touched: Mapping[str, Touched] = field(default_factory=dict)  # of tables, by their names
     held_back: bool = False  # the client keeps this to itself: nothing of it may be sent
 
 
@@ -143,12 +129,10 @@ def train(
     """
     rows = touched_rows(task, params, examples)
     if rows is None:
-        return _train(task, params, examples, local, seed)
-    table, few = params[TABLE], renumbered(examples, rows)
-    after = _train(task, {**params, TABLE: table[rows]}, few, local, seed)
-    whole = table.index_copy(0, rows, after.params[TABLE])
-    touched = Touched(rows, whole, whole._version)
-    return replace(after, params={**after.params, TABLE: whole}, touched={TABLE: touched})
+        return Trained(*_train(task, params, examples, local, seed))
+    few = renumbered(examples, rows)
+    after, loss = _train(task, {**params, TABLE: params[TABLE][rows]}, few, local, seed)
+    return Trained(replace(after, start=params, rows={TABLE: rows}), loss)
 
 
 def touched_rows(task: Task, params: Params, examples: Sequence[Example]) -> Tensor | None:
@@ -172,7 +156,7 @@ def renumbered(examples: Sequence[Example], rows: Tensor) -> list[Example]:
 
 def _train(
     task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
-) -> Trained:
+) -> tuple[Moved, float]:
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
@@ -200,21 +184,24 @@ def by_autograd(loss: Loss[B]) -> Gradient[B]:
 
 def descend(
     params: Params, epoch: Epoch[B], gradient: Gradient[B], options: Train, local: Local, seed: Seed
-) -> Trained:
-    """Local epochs from these parameters, with a fresh optimizer. The parameters given are left as
-    they are.
+) -> tuple[Moved, float]:
+    """Local epochs from these parameters, with a fresh optimizer: where they led to, and the loss.
+    The parameters given are left as they are.
     """
     rates = {name: local.lr * rate for name in params if (rate := local.rate(name))}
     leaves = {n: v.detach().requires_grad_(n in rates) for n, v in params.items()}
-    step = _stepper(options, leaves, rates)
-    loss_sum, met = 0.0, 0
+    made = _plain if options.optimizer == "sgd" else _adaptive
+    walk = made(options, params, leaves, rates)
+    loss_sum, met, ahead = 0.0, 0, None  # the gradient whose step is still to be taken
     for number in range(local.epochs):
         here, loss_sum, met = derive(seed, "epoch", number), 0.0, 0
         for place, batch in enumerate(islice(epoch(here), local.steps)):
+            if ahead is not None:
+                walk.step(ahead)
             mean, moves = gradient(leaves, batch, derive(here, "dropout", place))
-            step(_pulled(moves, leaves, params, local.mu) if local.mu else moves)
+            ahead = _pulled(moves, leaves, params, local.mu) if local.mu else moves
             loss_sum, met = loss_sum + mean * len(batch), met + len(batch)
-    return Trained({name: value.detach() for name, value in leaves.items()}, loss_sum / max(met, 1))
+    return Moved(params) if ahead is None else walk.last(ahead), loss_sum / max(met, 1)
 
 
 def _pulled(moves: Params, leaves: Params, start: Params, mu: float) -> Params:
@@ -225,27 +212,49 @@ def _pulled(moves: Params, leaves: Params, start: Params, mu: float) -> Params:
     }
 
 
-def _stepper(
-    options: Train, leaves: dict[str, Tensor], rates: Mapping[str, float]
-) -> Callable[[Params], None]:
+@dataclass(frozen=True)
+class _Walk:
     """A fresh optimizer of the leaves that have a rate. Leaves are another's until they first move:
     the tensors given are left as they are.
     """
-    if options.optimizer == "sgd":  # torch's takes as long to be made as a small model's step
-        ours: set[str] = set()
 
-        @torch.no_grad()
-        def descend_by(moves: Params) -> None:
-            for name, move in moves.items():
-                leaf, decay = leaves[name], options.weight_decay
-                move = move.add(leaf, alpha=decay) if decay else move
-                if name in ours:
-                    leaf.add_(move, alpha=-rates[name])
-                else:
-                    leaves[name] = leaf.add(move, alpha=-rates[name]).requires_grad_()
-                    ours.add(name)
+    step: Callable[[Params], None]  # by this gradient
+    last: Callable[[Params], Moved]  # the same, and where that led to
 
-        return descend_by
+
+def _plain(
+    options: Train, start: Params, leaves: dict[str, Tensor], rates: Mapping[str, float]
+) -> _Walk:
+    """Plain descent. (torch's own takes as long to be made as a small model's step.)"""
+    ours: set[str] = set()
+
+    def decayed(name: str, move: Tensor) -> Tensor:
+        decay = options.weight_decay
+        return move.add(leaves[name].detach(), alpha=decay) if decay else move
+
+    @torch.no_grad()
+    def step(moves: Params) -> None:
+        for name, move in moves.items():
+            leaf, move = leaves[name], decayed(name, move)
+            if name in ours:
+                leaf.add_(move, alpha=-rates[name])
+            else:
+                leaves[name] = leaf.add(move, alpha=-rates[name]).requires_grad_()
+                ours.add(name)
+
+    def last(moves: Params) -> Moved:
+        """Where it is the only step, it is the move, and nobody needs the weights yet."""
+        if not ours:
+            return Moved(start, by={n: decayed(n, m) * -rates[n] for n, m in moves.items()})
+        step(moves)
+        return Moved(start, {name: leaf.detach() for name, leaf in leaves.items()})
+
+    return _Walk(step, last)
+
+
+def _adaptive(
+    options: Train, start: Params, leaves: dict[str, Tensor], rates: Mapping[str, float]
+) -> _Walk:
     leaves.update({name: leaves[name].detach().clone().requires_grad_() for name in rates})
     groups = [{"params": [leaves[name]], "lr": rate} for name, rate in rates.items()]
     kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
@@ -256,7 +265,11 @@ def _stepper(
             leaf.grad = moves.get(name)
         optimizer.step()
 
-    return step
+    def last(moves: Params) -> Moved:
+        step(moves)
+        return Moved(start, {name: leaf.detach() for name, leaf in leaves.items()})
+
+    return _Walk(step, last)
 
 
 LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]

@@ -20,6 +20,7 @@ from lexfed.federation import (
     once,
 )
 from lexfed.learning.holding_back import HELD, counted, may_fall_silent
+from lexfed.learning.moved import Moved
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Train, Trained
@@ -70,10 +71,10 @@ def updater(
 def _moved(after: Trained, name: str, before: Tensor, named: bool) -> Tensor | Rows:
     if after.held_back:
         return torch.zeros_like(before)
-    table, touched = after.params[name], after.touched.get(name)
-    if touched is None or not named or not touched.of(table):
-        return table - before
-    return Rows(touched.rows, table[touched.rows] - before[touched.rows])
+    if not isinstance(after.params, Moved):
+        return after.params[name] - before
+    move = after.params.since(name, before)
+    return move.spread(before) if isinstance(move, Rows) and not named else move
 
 
 def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:

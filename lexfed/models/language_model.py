@@ -32,6 +32,7 @@ TOKEN_ROWS = (EMBEDDING, OUTPUT, BIAS)  # what has a row per token, and moves wi
 
 # positions whose logits exist at once: a block that stays in the cache, and 10 MB at 10,000 tokens
 _CHUNK = 256
+_SMALL = 100_000  # numbers of a softmax that is quicker asked twice
 _TOGETHER = 64  # sequences that are scored at once
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -164,9 +165,10 @@ def pad(sequences: Sequence[Sequence[int]]) -> TokenBatch:
 
 def next_token_loss(params: Params, hidden: Tensor, batch: TokenBatch) -> Tensor:
     """Of the hidden states (B, T, d) of a batch's inputs; those of padding are left out."""
-    real = _real(batch)
     weight, bias = _output(params)
-    loss: Tensor = _CrossEntropy.apply(hidden[real], weight, bias, batch.ids[:, 1:][real])  # type: ignore[no-untyped-call]
+    asked = _asked(batch)
+    states = hidden.flatten(0, 1)[asked.places]
+    loss: Tensor = _CrossEntropy.apply(states, weight, bias, asked)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -184,8 +186,10 @@ def next_token_gradient(
     params: Params,
     batch: TokenBatch,
     seed: Seed | None,
+    alike: bool,
 ) -> tuple[float, Params]:
-    """The loss, and its gradient for those parameters that ask for one; `read` makes hidden states.
+    """The loss, and its gradient for those parameters that ask for one; `read` makes hidden states,
+    `alike` ones of inputs that are alike (there is no dropout).
 
     The same as autograd of `next_token_loss`, with a tenth of its passes over the large tables: the
     embedding is cut down to the rows that are read, and what flows back to them is added to what
@@ -198,14 +202,15 @@ def next_token_gradient(
     with torch.enable_grad():
         hidden = read(inner, places, seed)
     weight, bias = _output(params)
-    real = _real(batch)
+    # to find them takes as long as they save where the table is small
+    asked = _asked_once(batch) if alike and weight.numel() > _SMALL else _asked(batch)
+    states = hidden.detach().flatten(0, 1)[asked.places]
     loss, upstream, to_weight, to_bias = _softmax(
-        hidden.detach()[real], weight.detach(), bias.detach(), batch.ids[:, 1:][real],
-        weight.requires_grad,
-    )  # fmt: skip
+        states, weight.detach(), bias.detach(), asked, weight.requires_grad
+    )
     trained = [name for name, value in inner.items() if value.requires_grad]
     to_hidden = hidden.new_zeros(hidden.shape)
-    to_hidden[real] = upstream
+    to_hidden.view(-1, hidden.shape[2])[asked.places] = upstream
     found = torch.autograd.grad(hidden, [inner[name] for name in trained], to_hidden)
     gradient = dict(zip(trained, found, strict=True)) | {BIAS: to_bias}
     if EMBEDDING in trained:
@@ -216,8 +221,47 @@ def next_token_gradient(
     return float(loss), {n: g for n, g in gradient.items() if params[n].requires_grad}
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What the softmax is asked: of which hidden states, and which tokens came next. The first few
+    states may be asked for several tokens each.
+    """
+
+    places: Tensor  # (S,) of the states, in the batch laid out flat
+    states: Tensor  # (N,) ascending: which of them each target is asked of
+    targets: Tensor  # (N,)
+    shared: Tensor  # (K,) how many targets the first K states have
+
+
+def _asked(batch: TokenBatch) -> _Asked:
+    """Every target of a state of its own."""
+    places = _real(batch).flatten().nonzero().squeeze(1)
+    states = torch.arange(len(places))
+    return _Asked(places, states, batch.ids[:, 1:].flatten()[places], states[:0])
+
+
+def _asked_once(batch: TokenBatch) -> _Asked:
+    """The same, but windows that begin with the same token have one first state: all texts begin
+    with BOS. What flows back to it flows through it once, for all of them.
+    """
+    real, ids = _real(batch), batch.ids
+    begun = real[:, 0].nonzero().squeeze(1)  # windows
+    _, which, counts = torch.unique(ids[begun, 0], return_inverse=True, return_counts=True)
+    order = torch.argsort(which, stable=True)
+    begun = begun[order]
+    first = begun[counts.cumsum(0) - counts]  # one window of each first token
+    real[:, 0] = False
+    rest = real.flatten().nonzero().squeeze(1)
+    return _Asked(
+        torch.cat([first * real.shape[1], rest]),
+        torch.cat([which[order], torch.arange(len(rest)) + len(first)]),
+        torch.cat([ids[begun, 1], ids[:, 1:].flatten()[rest]]),
+        counts,
+    )
+
+
 def _softmax(
-    hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, rows: bool = True
+    hidden: Tensor, weight: Tensor, bias: Tensor, asked: _Asked, rows: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """mean of -log softmax(z)[target] with z = h W' + b, and its gradient (softmax(z) - onehot) / N
     to h, W and b, chunk by chunk; to W only where its `rows` are trained.
@@ -227,14 +271,18 @@ def _softmax(
     """
     to_hidden, to_bias = torch.empty_like(hidden), torch.zeros_like(bias)
     to_weight = torch.empty_like(weight) if rows else weight.new_empty(0)
-    losses, share = [], 1 / len(targets)
-    for at in range(0, len(targets), _CHUNK):
-        h, y = hidden[at : at + _CHUNK], targets[at : at + _CHUNK, None]
+    losses, share = [], 1 / len(asked.targets)
+    for at in range(0, len(hidden), _CHUNK):
+        h = hidden[at : at + _CHUNK]
+        here = slice(*torch.searchsorted(asked.states, torch.tensor([at, at + len(h)])).tolist())
+        cells = (asked.states[here] - at) * len(bias) + asked.targets[here]
         z = torch.addmm(bias, h, weight.t())  # (n, V)
         torch.softmax(z, 1, out=z)
         # a chance that is too small for a number counts as the smallest there is
-        losses.append(-z.gather(1, y).clamp_min(torch.finfo(z.dtype).tiny).log())
-        z.scatter_add_(1, y, z.new_full(y.shape, -1.0))
+        losses.append(-z.view(-1)[cells].clamp_min(torch.finfo(z.dtype).tiny).log())
+        several = asked.shared[at : at + _CHUNK]
+        z[: len(several)] *= several[:, None]
+        z.view(-1).index_add_(0, cells, z.new_full(cells.shape, -1.0))
         torch.mm(z, weight, out=to_hidden[at : at + _CHUNK])
         if rows:
             torch.addmm(to_weight, z.t(), h, beta=float(at > 0), alpha=share, out=to_weight)
@@ -246,8 +294,8 @@ class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradien
     """The same for autograd."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-        loss, *gradients = _softmax(hidden, weight, bias, targets, ctx.needs_input_grad[1])
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, asked: _Asked) -> Tensor:
+        loss, *gradients = _softmax(hidden, weight, bias, asked, ctx.needs_input_grad[1])
         ctx.save_for_backward(*gradients)
         return loss
 

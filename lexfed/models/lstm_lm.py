@@ -65,7 +65,8 @@ class LstmLanguageModel:
     def gradient(
         self, params: Params, batch: TokenBatch, seed: Seed | None
     ) -> tuple[float, Params]:
-        return next_token_gradient(self.hidden, params, batch, seed)
+        alike = self.options.dropout == 0
+        return next_token_gradient(self.hidden, params, batch, seed, alike)
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
         """The state is carried over the whole sequence."""

@@ -102,7 +102,8 @@ class TransformerLanguageModel:
     def gradient(
         self, params: Params, batch: TokenBatch, seed: Seed | None
     ) -> tuple[float, Params]:
-        return next_token_gradient(self.hidden, params, batch, seed)
+        alike = self.options.dropout == 0
+        return next_token_gradient(self.hidden, params, batch, seed, alike)
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
         """The first window whole, then of each the columns that are new: at least context // 2 are

@@ -22,6 +22,7 @@ from lexfed.wire import ClientId, Message, chunks, decode, encode, read
 
 HELD = "held"  # in a client's file: there is another one, with what it holds
 SECRET = "secret"  # of all clients, where it is not derived from a seed
+FILE = ".safetensors"
 KNOWN = 3  # files of which the content is remembered
 
 Clock = tuple[int, int]  # the server's step, and the number of the ask within it
@@ -105,12 +106,17 @@ class Store:
 
     def _versions(self, client: ClientId) -> Iterator[Clock]:
         folder = self.root / f"{client:08d}"
-        for path in folder.glob("[0-9]*.safetensors"):
-            step, _, ask = path.stem.partition("-")
-            yield int(step), int(ask)
+        try:
+            names = os.listdir(folder)  # most clients have none
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name[0].isdigit() and name.endswith(FILE):
+                step, _, ask = name.removesuffix(FILE).partition("-")
+                yield int(step), int(ask)
 
     def _path(self, client: ClientId, clock: Clock) -> Path:
-        return self.root / f"{client:08d}" / f"{clock[0]:08d}-{clock[1]:04d}.safetensors"
+        return self.root / f"{client:08d}" / f"{clock[0]:08d}-{clock[1]:04d}{FILE}"
 
 
 def _held(path: Path) -> Path:

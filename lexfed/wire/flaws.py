@@ -45,7 +45,9 @@ def flaw(verb: Verb, request: Message, reply: Message) -> str | None:
 
 
 def misshapen(verb: Verb, request: Message, reply: Message) -> str | None:
-    """The same without a look at how large each number is: for whoever made them."""
+    """The same without a look at how large numbers are and how long an update is: for whoever made
+    them.
+    """
     return next(_flaws(verb.up, request, reply, ranges=False), None)
 
 
@@ -71,7 +73,7 @@ def _flaws(form: Form, request: Message, reply: Message, ranges: bool) -> Iterat
     if "clip" not in request.meta:
         yield from _of_arrays(form, request, reply, ranges)
         return
-    fault = _beyond_clip(request, reply)
+    fault = _beyond_clip(request, reply) if ranges else ""
     # one pass is enough: no number of an update is larger than the whole is long
     measured = not fault and float(request.meta.get("limit", math.inf)) < LARGEST_MOVE
     yield from _of_arrays(form, request, reply, ranges and not measured)

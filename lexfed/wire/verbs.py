@@ -6,6 +6,7 @@ recorded wire, the audit and the fuzzers all read them; no list of verbs stands 
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -92,7 +93,15 @@ class Form:
         """Under which of our own names the array stands; None: it may not be there."""
         if name in self.arrays:
             return name
-        return next((k for k in self.arrays if k.endswith("/") and name.startswith(k)), None)
+        for folder in self.folders:
+            if name.startswith(folder):
+                return folder
+        return None
+
+    @cached_property
+    def folders(self) -> tuple[str, ...]:
+        """The names that stand for everything below them."""
+        return tuple(name for name in self.arrays if name.endswith("/"))
 
     def number(self, name: str) -> Array:
         return self.meta[name] if isinstance(self.meta, Mapping) else Array()

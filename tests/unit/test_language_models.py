@@ -18,6 +18,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params, count
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
+from lexfed.models import language_model
 from lexfed.models.language_model import (
     BIAS,
     EMBEDDING,
@@ -248,10 +249,12 @@ def test_gradients_are_those_of_plain_autograd(name: str, tied: bool, frozen: bo
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", KINDS)
 def test_the_gradient_that_training_asks_for_is_that_of_the_loss(
-    name: str, tied: bool, frozen: bool, dropped: float
+    name: str, tied: bool, frozen: bool, dropped: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(language_model, "_SMALL", 0)
     model, params = tiny(name, tied, dropout=dropped)
-    batch = pad([sequence(9, seed) for seed in range(40)] + PIECES)
+    begun_alike = [[token, *sequence(6, token)] for token in (5, 7, 5, 5, 7, 9)]
+    batch = pad([sequence(9, seed) for seed in range(40)] + PIECES + begun_alike + [[3], [5, 4]])
     leaves = {
         n: v.clone().requires_grad_(not frozen or n not in (EMBEDDING, OUTPUT))
         for n, v in params.items()
@@ -264,6 +267,23 @@ def test_the_gradient_that_training_asks_for_is_that_of_the_loss(
     for n, found in gradient.items():
         assert not found.requires_grad
         torch.testing.assert_close(found, leaves[n].grad, rtol=1e-4, atol=1e-6, msg=n)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("small", [0, 10**9])
+def test_many_windows_that_begin_alike_and_windows_of_one_target(
+    name: str, small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More first states than a chunk of logits holds; and batches that hold nothing else."""
+    monkeypatch.setattr(language_model, "_SMALL", small)
+    model, params = tiny(name)
+    leaves = {n: v.clone().requires_grad_() for n, v in params.items()}
+    starts = [[token % VOCAB, (3 * token) % VOCAB] for token in range(700)]
+    for batch in (pad(starts), pad([one + one for one in starts])):
+        expected = torch.autograd.grad(plain_loss(model, leaves, batch), list(leaves.values()))
+        _, gradient = model.gradient(leaves, batch, root(3))  # type: ignore[attr-defined]
+        for n, right in zip(leaves, expected, strict=True):
+            torch.testing.assert_close(gradient[n], right, rtol=1e-4, atol=1e-6, msg=n)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -16,6 +16,7 @@ from lexfed.federation import ClientState, ServerState
 from lexfed.federation.sampling import Everyone
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning import task as training
+from lexfed.learning.moved import Moved
 from lexfed.learning.parts import Parts
 from lexfed.learning.task import Local, Task, Train, train
 from lexfed.learning.training_verbs import TRAIN
@@ -58,8 +59,10 @@ def test_training_the_touched_rows_is_training_the_table_to_the_bit(
     few = train(work, params, examples, Local(0.1, 2, mu=mu), root(1))
     densely(monkeypatch)
     whole = train(work, params, examples, Local(0.1, 2, mu=mu), root(1))
-    assert not whole.touched
-    rows = few.touched[TABLE].rows
+    assert isinstance(few.params, Moved)
+    assert isinstance(whole.params, Moved)
+    assert not whole.params.rows
+    rows = few.params.rows[TABLE]
     assert set(rows.tolist()) == {0, *(i for one in examples for i in one.ids)}
     assert few.loss == whole.loss
     for name, value in whole.params.items():
@@ -79,7 +82,8 @@ def test_where_all_rows_move_the_table_is_trained_whole(options: dict[str, Any],
         examples = [example for c in range(4) for example in work.reader.read(
             PEOPLE.client(c).train).examples]  # fmt: skip
     after = train(work, params, examples, Local(0.1), root(1))
-    assert not after.touched, why
+    assert isinstance(after.params, Moved)
+    assert not after.params.rows, why
     moved = (after.params[TABLE] != params[TABLE]).any(1)
     assert bool(moved.all()) if options else bool(moved.any())
 
