@@ -2,7 +2,6 @@
 scores.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,6 +10,7 @@ import torch
 from lexfed.core.errors import DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed
+from lexfed.corpus.kept import Kept
 from lexfed.corpus.population import Client
 from lexfed.corpus.text import Corpus
 from lexfed.federation import Answer, ClientState, Handler, ServerState
@@ -30,6 +30,7 @@ from lexfed.wire import Message, below
 
 # what goes with the model: in the server's state with where it came from, on the wire alone
 TOKENIZER = "tokenizer"
+USERS = 4096  # whose windows are kept
 OWN = "own"  # split: what the client held out of its own texts
 
 
@@ -49,7 +50,9 @@ class LanguageTask:
     texts: TokenizerOptions
     rounds: int
     # what users read is cut and numbered once, not in each of their rounds
-    known: "Known" = field(default_factory=lambda: Known(), compare=False, repr=False)
+    known: Kept[TokenBatch | None] = field(
+        default_factory=lambda: Kept(USERS), compare=False, repr=False
+    )
 
     @property
     def gradient(self) -> Gradient[TokenBatch]:
@@ -74,30 +77,6 @@ class LanguageTask:
             return pad(windows(sequences, self.context)) if sequences else None
 
         return self.known.get(corpus, tokenizer, windowed)
-
-
-ROOM = 4096  # users whose windows are kept
-
-
-@dataclass(frozen=True)
-class Known:
-    """The windows of the users that were read last. Texts and tokenizer are told by which object
-    they are: it is kept beside what was made of it, so that no other takes its place.
-    """
-
-    kept: dict[tuple[int, bytes, int], tuple[object, object, TokenBatch | None]] = field(
-        default_factory=dict
-    )
-
-    def get(
-        self, corpus: Corpus, tokenizer: object, make: Callable[[], TokenBatch | None]
-    ) -> TokenBatch | None:
-        key = (id(corpus.texts), corpus.rows.tobytes(), id(tokenizer))
-        found = self.kept.pop(key, None) or (corpus.texts, tokenizer, make())
-        self.kept[key] = found  # the last one now
-        if len(self.kept) > ROOM:
-            del self.kept[next(iter(self.kept))]
-        return found[2]
 
 
 def language_update(task: LanguageTask) -> LocalUpdate:

@@ -4,16 +4,19 @@ own.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
+from lexfed.corpus.kept import Kept
 from lexfed.corpus.text import Corpus
 from lexfed.models.model import Example
 from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.word import UNKNOWN, Tokenizer, count_words
+
+NUMBERS = 1_000_000  # of texts that are kept as such: some 30 MB
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,22 @@ class SharedReader:
 
     tokenizer: Tokenizer
     limit: int
+    kept: Kept[Reading] = field(
+        default_factory=lambda: Kept(NUMBERS, _length), compare=False, repr=False
+    )
 
     def read(self, corpus: Corpus) -> Reading:
+        return self.kept.get(corpus, corpus.label_column, lambda: self._read(corpus))
+
+    def _read(self, corpus: Corpus) -> Reading:
         ids = (self.tokenizer.encode(text)[: self.limit] for text in corpus)
         return Reading(
             [Example(i, int(label)) for i, label in zip(ids, corpus.labels, strict=True)]
         )
+
+
+def _length(reading: Reading) -> int:
+    return sum(len(example.ids) for example in reading.examples)
 
 
 @dataclass(frozen=True)
