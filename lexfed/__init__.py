@@ -23,7 +23,11 @@ Scripts and notebooks need what follows; own methods and models also what `learn
 `federation` hold.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":  # locks, owner-only files, workers: none of them was made to work there
+    raise ImportError("lexfed runs on Linux and macOS; on Windows, use it within WSL 2")
 
 __version__ = "0.1.0"
 

@@ -25,7 +25,6 @@ app = typer.Typer(
     help="Federated NLP in which the vocabulary is the subject.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 # What commands are told. Defaults stand with the commands.
