@@ -72,6 +72,8 @@ class LanguageModelOptions:
 
 @dataclass(frozen=True)
 class TokenBatch:
+    """On the CPU: a model moves what it needs to where its parameters are."""
+
     ids: Tensor  # (B, T + 1) int64, padded with 0 behind each window's end
     lengths: Tensor  # (B,) int64: a window of n tokens has n - 1 targets
 
@@ -166,7 +168,8 @@ def next_token_loss(params: Params, hidden: Tensor, batch: TokenBatch) -> Tensor
     """Of the hidden states (B, T, d) of a batch's inputs; those of padding are left out."""
     real = _real(batch)
     weight, bias = _output(params)
-    loss: Tensor = _CrossEntropy.apply(hidden[real], weight, bias, batch.ids[:, 1:][real])  # type: ignore[no-untyped-call]
+    targets = batch.ids[:, 1:][real].to(weight.device)
+    loss: Tensor = _CrossEntropy.apply(hidden[real], weight, bias, targets)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -200,8 +203,8 @@ def next_token_gradient(
     weight, bias = _output(params)
     real = _real(batch)
     loss, upstream, to_weight, to_bias = _softmax(
-        hidden.detach()[real], weight.detach(), bias.detach(), batch.ids[:, 1:][real],
-        weight.requires_grad,
+        hidden.detach()[real], weight.detach(), bias.detach(),
+        batch.ids[:, 1:][real].to(weight.device), weight.requires_grad,
     )  # fmt: skip
     trained = [name for name, value in inner.items() if value.requires_grad]
     to_hidden = hidden.new_zeros(hidden.shape)
@@ -210,7 +213,7 @@ def next_token_gradient(
     gradient = dict(zip(trained, found, strict=True)) | {BIAS: to_bias}
     if EMBEDDING in trained:
         table = to_weight if OUTPUT not in params else torch.zeros_like(params[EMBEDDING])
-        gradient[EMBEDDING] = table.index_add_(0, rows, gradient[EMBEDDING])
+        gradient[EMBEDDING] = table.index_add_(0, rows.to(table.device), gradient[EMBEDDING])
     if OUTPUT in params:
         gradient[OUTPUT] = to_weight
     return float(loss), {n: g for n, g in gradient.items() if params[n].requires_grad}
@@ -292,7 +295,8 @@ def _score(model: LanguageModel, params: Params, batch: TokenBatch) -> Iterator[
         rows, width = hidden.shape[:2]
         here = slice(0, rows), slice(at, at + width)
         real = torch.arange(at, at + width) < counts[:rows, None]  # (b, t)
-        nll[here][real], best[here][real] = _likelihood(params, hidden[real], targets[here][real])
+        found = _likelihood(params, hidden[real], targets[here][real].to(hidden.device))
+        nll[here][real], best[here][real] = (one.cpu() for one in found)
         at += width
     for row, count in enumerate(counts.tolist()):
         yield Scored(nll[row, :count].clone(), best[row, :count].clone())
@@ -314,7 +318,7 @@ def expected_tokens(
 ) -> Tensor:
     """How often the model expects each token at the places of these sequences, (V,)."""
     weight, bias = _output(params)
-    total = torch.zeros(len(bias))
+    total = torch.zeros_like(bias)
     for start in range(0, len(sequences), _TOGETHER):
         batch, at = pad(sorted(sequences[start : start + _TOGETHER], key=len, reverse=True)), 0
         counts = (batch.lengths - 1).clamp(min=0)
@@ -422,9 +426,11 @@ def _draw(
     torch.multinomial.
     """
     weight, bias = _output(params)
+    uniform = uniform.to(hidden.device)
     z = torch.addmm(bias, hidden, weight.t()) / temperature  # (R, V)
     z[:, bos] = -torch.inf
     cumulative = torch.softmax(z, 1).cumsum(1)
     # rounding makes the whole not quite 1; uniform is below 1, so this is below the whole, and no
     # token of chance 0 is met
-    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+    drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return drawn.squeeze(1).cpu()
