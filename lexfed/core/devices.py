@@ -7,7 +7,7 @@ have the same bits everywhere.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 
@@ -82,16 +82,12 @@ def forked(device: torch.device, ours: torch.Generator) -> Iterator[None]:
             yield
         return
     module = torch.get_device_module(device)
-    place = () if device.type == "mps" else (device,)
+    several = device.type == "cuda"  # of Apple's there is one, which takes no number
+    place = (device,) if several else ()
     before = module.get_rng_state(*place)
     try:
-        with _current(device):
+        with module.device(device) if several else nullcontext():
             module.manual_seed(ours.initial_seed())
         yield
     finally:
         module.set_rng_state(before, *place)
-
-
-def _current(device: torch.device) -> AbstractContextManager[object]:
-    """Within it, the device is the one that is meant where none is named."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -64,8 +64,8 @@ class Rows:
 
 
 def on_cpu(rows: Rows) -> Rows:
-    held = {field.name: getattr(rows, field.name) for field in fields(rows)}
-    return Rows(**{name: None if value is None else value.cpu() for name, value in held.items()})
+    held = [getattr(rows, field.name) for field in fields(rows)]
+    return Rows(*(None if value is None else value.cpu() for value in held))  # type: ignore[arg-type]
 
 
 def union(parts: Sequence[Rows]) -> Rows:

@@ -70,10 +70,8 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     if manner.tensorboard:
         events.require()
     _refuse_script(parsed, manner)
-    device = _device(parsed, manner)
-    assembly = assemble(
-        parsed, device=device
-    )  # everything that can be wrong with the input shows here
+    # everything that can be wrong with the input shows here
+    assembly = assemble(parsed, device=_device(parsed, manner))
     if manner.record_wire is not None:
         _begin_wire(manner.record_wire, parsed)
     kept = _fork(source, assembly, out) if source is not None else None
