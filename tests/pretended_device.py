@@ -47,6 +47,16 @@ class OnDevice(Tensor):
     def device(self) -> torch.device:  # type: ignore[override]
         return self.rules.device
 
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    # torch would make a list of places into a tensor on `meta`, where it has no numbers
+    def __getitem__(self, key: Any) -> Tensor:
+        return super().__getitem__(torch.tensor(key) if isinstance(key, list) else key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(torch.tensor(key) if isinstance(key, list) else key, value)
+
     def __repr__(self) -> str:  # type: ignore[override]
         return f"OnDevice({self.device}, {tuple(self.shape)})"
 
@@ -80,6 +90,9 @@ class Pretended(TorchDispatchMode):
         if not here and not any(isinstance(one, OnDevice) for one in held):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
+        for one in held:
+            lost = isinstance(one, Tensor) and not isinstance(one, OnDevice)
+            assert not (lost and one.device.type == "meta"), f"{func}: a tensor without numbers"
         self.operations.add(func.name())
         # the rules first: they must refuse before numbers are written in place
         fake = self._with_fakes(func, args, kwargs)
@@ -103,12 +116,27 @@ class Pretended(TorchDispatchMode):
             return self.fakes.from_tensor(one) if isinstance(one, Tensor) else one
 
         found_args, found_kwargs = tree_map(fake, (args, kwargs))
+        if "out" in found_kwargs:
+            return self._written(func, found_args, found_kwargs)
         try:
             with self.fakes:
                 return func(*found_args, **found_kwargs)
         except UNKNOWABLE:
             self._refuse_strays(func, args, kwargs)
             return None
+
+    def _written(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What is written into `out`: a CPU build of torch can't copy between fake tensors, so it
+        is made, and must be what `out` is.
+        """
+        out = kwargs.pop("out")
+        name = func._overloadname.replace("_out", "").replace("out", "") or "default"
+        with self.fakes:
+            made = getattr(func.overloadpacket, name)(*args, **kwargs)
+        if made.device != out.device:
+            raise RuntimeError(f"{func}: expected all tensors to be on the same device")
+        assert (made.shape, made.dtype) == (out.shape, out.dtype)
+        return out
 
     def _refuse_strays(self, func: Any, args: Any, kwargs: Any) -> None:
         """A table on a device may be asked for rows by numbers and masks on the CPU, nothing else
@@ -117,9 +145,9 @@ class Pretended(TorchDispatchMode):
         held, _ = tree_flatten((args, kwargs))
         indexing = func in (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
         for one in held:
-            if isinstance(one, Tensor) and not isinstance(one, OnDevice) and one.ndim:
-                if not (indexing and one.dtype in (torch.bool, torch.int64)):
-                    raise RuntimeError(f"{func}: expected all tensors to be on the same device")
+            stray = isinstance(one, Tensor) and not isinstance(one, OnDevice) and one.ndim
+            if stray and not (indexing and one.dtype in (torch.bool, torch.int64)):
+                raise RuntimeError(f"{func}: expected all tensors to be on the same device")
 
     def _like(self, real: Any) -> Any:
         """Fake tensors on the device, as large as the numbers turned out to be."""
