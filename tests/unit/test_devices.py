@@ -194,9 +194,9 @@ def learned(folder: Path, model: str) -> Mapping[str, Any]:
             "dropout": 0.1,
             "tied": model == "lstm",
         },
-        "tokenizer_for_free": {"switch": [1], "sample_words": 40, "sample_length": 8, "heal": 1},
+        "tokenizer_for_free": {"switch": [1], "sample_words": 40, "sample_length": 4, "heal": 1},
         "cohort": {"size": 2, "sampling": "poisson"},
-        "train": {"optimizer": "sgd", "lr": 1.0, "batch": 4},
+        "train": {"optimizer": "sgd", "lr": 1.0, "batch": 128},
         "server": {"optimizer": "momentum"},
         "privacy": {"placement": "central", "clip": 1.0, "noise": 0.01, "quantile": 0.5},
     }
