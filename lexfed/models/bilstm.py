@@ -85,7 +85,7 @@ class BiLSTMClassifier:
             True,
             1,
             0.0,
-            False,
+            torch.is_grad_enabled(),  # cuDNN has no gradient of what it reads without
             True,
         )  # (N, 2h)
         # (N,) which text a word is of

@@ -266,7 +266,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
         f"{run.assembly.entry.name} on {settings.data.name}: {len(people)} clients, "
         + (f"{len(people.seen_text):,} texts, " if people.here else "each with its own texts, ")
         + f"{method.rounds} rounds"
-        + (f", {done} done" if done else ""),
+        + (f", {done} done" if done else "")
+        + (f", on {run.assembly.device}" if run.assembly.device != devices.CPU else ""),
         highlight=False,
         soft_wrap=True,
     )
@@ -279,6 +280,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
+        words += ["--device", manner.device] if manner.device != "cpu" else []
         console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
     for line in _ending(run.directory):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from lexfed.core import devices
 from lexfed.core.devices import CPU, chosen, placed, shared_out, update_at_home
@@ -262,6 +263,38 @@ def test_an_encoder_trains_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
         alike(cpu.params, devices.at_home(there.params))
     assert torch.default_generator.get_state().equal(before)
     assert not torch.equal(cpu.params["classifier.weight"], params["classifier.weight"])
+
+
+# --- what cuDNN asks for --------------------------------------------------------------------------
+
+
+class Readings(TorchFunctionMode):
+    """Whether each call of torch.lstm that asks for a gradient says that it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.train: list[bool] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.lstm:
+            packed = isinstance(args[1], Tensor)  # the sizes of a packed batch come second
+            weights, train = (args[3], args[7]) if packed else (args[2], args[6])
+            if torch.is_grad_enabled() and any(weight.requires_grad for weight in weights):
+                self.train.append(train)
+        return func(*args, **(kwargs or {}))
+
+
+def test_an_lstm_that_learns_says_so() -> None:
+    """The CPU doesn't mind. cuDNN has no gradient of what it read without."""
+    language = language_model.build(LanguageModelOptions(name="lstm", layers=1, width=4))
+    task = task_of(BiLSTMClassifier(ModelOptions(embedding=4, hidden=3), 2))
+    with Readings() as seen:
+        train(task, task.init(root(0)), EXAMPLES, Local(0.5), root(1))
+        leaves = {n: v.requires_grad_() for n, v in language.init(30, root(0)).items()}
+        batch = language_model.pad([[1, 2, 3], [4, 5]])
+        language.loss(leaves, batch, None).backward()  # type: ignore[no-untyped-call]
+    assert len(seen.train) == 3
+    assert all(seen.train)
 
 
 # --- what fails -----------------------------------------------------------------------------------
