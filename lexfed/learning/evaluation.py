@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from lexfed.core.devices import device_of, placed
+from lexfed.core.devices import placed
 from lexfed.core.errors import ConfigError
 from lexfed.core.figures import ON_THE_WAY
 from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
@@ -95,7 +95,7 @@ def evaluator(
 
 @dataclass(frozen=True)
 class InUse:
-    """The model that a client would use, where its task computes, and how it reads texts for it."""
+    """The model that a client would use, and how it reads texts for it."""
 
     params: Params
     reader: Reader
@@ -130,17 +130,17 @@ class Evaluator:
 
     def model(self, message: Message, client: Client, state: ClientState) -> InUse:
         mine = state if state.params else self.private.start(client)
-        given = placed(below("model", message.arrays), self.task.device)
+        given = below("model", message.arrays)
         if self.adapt is None and not mine.params:
             return InUse(given, self.task.reader, True)
         # before a cut (LG-FedAvg's warm start) the private part is still everybody's, and comes
         # with the rest
-        own = placed(mine.params, self.task.device)
-        params = given if self.split.private(given) else self.split.join(given, own)
+        params = given if self.split.private(given) else self.split.join(given, mine.params)
         if self.adapt is not None:
             clock = int(message.meta["step"]), int(message.meta["ask"])
             seed = derive(client.secret, "evaluate", *clock)
-            params = self.adapt(params, client, mine, message, seed)
+            there = placed(params, self.task.device)
+            params = self.adapt(there, client, mine, message, seed)
         return InUse(params, self.private.reader(mine), False)
 
     @cached_property
@@ -149,8 +149,7 @@ class Evaluator:
 
         @lru_cache(maxsize=1)
         def run_shared(message: Message, corpus: Corpus) -> Outputs:
-            given = placed(below("model", message.arrays), self.task.device)
-            return run(self.task, given, self.task.reader.read(corpus))
+            return run(self.task, below("model", message.arrays), self.task.reader.read(corpus))
 
         return run_shared
 
@@ -163,7 +162,8 @@ class Outputs:
 
 def run(task: Task, params: Params, reading: Reading) -> Outputs:
     if reading.beyond is not None:  # words that only the public table has: looked up, never trained
-        params = {**params, BEYOND: reading.beyond.to(device_of(params))}
+        params = {**params, BEYOND: reading.beyond}
+    params = placed(params, task.device)
     with torch.no_grad():
         batches = list(by_length(reading.examples, size=256))
         logits = torch.cat([task.model.logits(params, batch, None) for batch in batches]).cpu()

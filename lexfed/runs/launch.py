@@ -81,7 +81,8 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     with run.directory.lock():
         try:
             return _run(run, manner)
-        except (WorkerDied, OSError, MemoryError):  # the machine's fault: it can go on from here
+        # the machine's fault: it can go on from here
+        except (WorkerDied, OSError, MemoryError, torch.cuda.OutOfMemoryError):
             raise
         except DivergedError:  # all that there is to see is written down
             raise

@@ -29,7 +29,9 @@ from lexfed.models import language_model
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.encoder import from_config
 from lexfed.models.language_model import LanguageModelOptions, continued
+from lexfed.models.lstm_lm import LstmLanguageModel
 from lexfed.models.model import Batch, Classifier, Example, ModelOptions
+from lexfed.models.transformer_lm import TransformerLanguageModel
 from lexfed.privacy.distributed import COHORT, DistributedGaussian, shares
 from lexfed.privacy.gaussian import GaussianMechanism, Privacy
 from lexfed.privacy.mechanism import Asked, Mechanism, NoPrivacy
@@ -100,9 +102,28 @@ def on_both(
     config = configuration.parse(dict(table), [])
     cpu = trained(assemble(config), folder / "cpu")
     there = assemble(config, device=torch.device(device))
+    seen = watched(patch)
     with pretended(device, patch) as mode:
         gpu = trained(there, folder / "gpu")
+    assert seen == {torch.device(device)}  # no model was left behind
     return cpu, gpu, mode.operations
+
+
+def watched(patch: pytest.MonkeyPatch) -> set[torch.device]:
+    """Where the parameters are that models compute with, from now on."""
+    seen: set[torch.device] = set()
+
+    def watching(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(model: object, params: Params, *more: Any) -> Any:
+            seen.update(value.device for value in params.values())
+            return work(model, params, *more)
+
+        return noting
+
+    patch.setattr(BiLSTMClassifier, "logits", watching(BiLSTMClassifier.logits))
+    patch.setattr(LstmLanguageModel, "_run", watching(LstmLanguageModel._run))
+    patch.setattr(TransformerLanguageModel, "_heads", watching(TransformerLanguageModel._heads))
+    return seen
 
 
 def alike(one: Params, other: Params, within: float = 1e-5) -> None:
@@ -126,6 +147,10 @@ METHODS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "lg_fedavg": {"lg_fedavg": {"warm": 0, "interpolation": 0.5}},
     "fedrecon": {},
     "fedevocab": {"fedevocab": {"vocabulary": "own", "adaptive": True}},
+    "fedevocab, public words behind": {
+        "vocabulary": {"vectors": "hashed:6"},
+        "fedevocab": {"adaptive_steps": 1},
+    },
     "local_only": {},
     "centralised": {},
 }
@@ -135,7 +160,7 @@ METHODS: dict[str, Mapping[str, Mapping[str, Any]]] = {
 def test_a_classifier_trains_and_scores_on_the_device(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = classifier(tmp_path, method, **METHODS[method])
+    table = classifier(tmp_path, method.partition(",")[0], **METHODS[method])
     (cpu, scores, kept), (gpu, there, stays), done = on_both(table, tmp_path, monkeypatch)
     alike(cpu.params, gpu.params)
     alike(kept, stays)
