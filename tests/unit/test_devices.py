@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from lexfed import api
 from lexfed.core import devices
 from lexfed.core.devices import CPU, chosen, placed, shared_out, update_at_home
 from lexfed.core.errors import ConfigError
@@ -24,7 +25,9 @@ from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.federation import ServerState
 from lexfed.federation.robust import Rule, median, norm_bound, trimmed_mean
 from lexfed.federation.server_optimizer import ServerOptimizer
+from lexfed.learning.evaluation import Evaluator
 from lexfed.learning.task import Local, Task, Train, train
+from lexfed.learning.training_verbs import EVALUATE
 from lexfed.models import language_model
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.encoder import from_config
@@ -39,6 +42,7 @@ from lexfed.runs import launch
 from lexfed.runs.launch import Manner
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
+from lexfed.runtime.workers import Orders, _site
 from lexfed.secure.secure_options import Secure
 from lexfed.vocabulary.reading import PrivateReader
 from lexfed.wire import Message
@@ -572,6 +576,14 @@ def test_workers_share_out_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         assert shared_out(torch.device(one), 3) == torch.device(one)
 
 
+def test_a_worker_computes_where_it_is_told(tmp_path: Path) -> None:
+    config = configuration.parse(dict(classifier(tmp_path, "fedavg")), [])
+    site = _site(Orders(configuration.to_toml(config), str(tmp_path / "run"), None, "cuda:1"))
+    score = site.method.client[EVALUATE]
+    assert isinstance(score, Evaluator)
+    assert score.task.device == torch.device("cuda:1")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_a_device_that_is_not_there_is_one_line(lexfed: Lexfed, tmp_path: Path) -> None:
     config = configuration.parse(dict(classifier(tmp_path, "fedavg")), [])
@@ -581,6 +593,9 @@ def test_a_device_that_is_not_there_is_one_line(lexfed: Lexfed, tmp_path: Path) 
     assert done.stderr == (
         "lexfed: --device cuda: torch sees no cuda device here; say cpu or auto\n"
     )
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="no cuda device here"):
+        api.run(classifier(tmp_path, "fedavg"), out=tmp_path / "run", device="cuda")
     assert not (tmp_path / "run").exists()
 
 
