@@ -26,7 +26,7 @@ from lexfed.federation import ServerState
 from lexfed.federation.robust import Rule, median, norm_bound, trimmed_mean
 from lexfed.federation.server_optimizer import ServerOptimizer
 from lexfed.learning.evaluation import Evaluator
-from lexfed.learning.task import Local, Task, Train, train
+from lexfed.learning.task import Local, Task, Train, by_autograd, train
 from lexfed.learning.training_verbs import EVALUATE
 from lexfed.models import language_model
 from lexfed.models.bilstm import BiLSTMClassifier
@@ -55,9 +55,11 @@ WORDS = {0: ("dull", "slow", "weak", "4th", "flat"), 1: ("fine", "warm", "bright
 
 
 def reviews(folder: Path) -> Path:
-    """Short texts of two kinds, of six users."""
+    """Short texts of two kinds, of six users. Each has a word of its own: a client's texts use few
+    of all words, so that only their rows are trained.
+    """
     rows = [
-        f"the {NOUNS[i % 6]} is {WORDS[i % 2][i % 5]} and {WORDS[i % 2][(i // 3) % 5]}"
+        f"w{i} {NOUNS[i % 6]} is {WORDS[i % 2][i % 5]} and {WORDS[i % 2][(i // 3) % 5]}"
         f"{' indeed' * (i % 3)},{i % 2},user{i % 6}"
         for i in range(36)
     ]
@@ -71,8 +73,8 @@ def classifier(folder: Path, method: str, **tables: Mapping[str, Any]) -> Mappin
         "name": "devices",
         "method": method,
         "rounds": 1,
-        "data": {"name": str(reviews(folder)), "clients": 3, "alpha": 100.0},
-        "vocabulary": {"corpus": "clients", "size": 80},
+        "data": {"name": str(reviews(folder)), "clients": 6, "alpha": 100.0},
+        "vocabulary": {"corpus": "clients", "size": 80, "minimum": 1},
         "model": {"embedding": 6, "hidden": 4, "dropout": 0.2},
         "cohort": {"size": 2},
         "train": {"optimizer": "sgd", "lr": 0.5, "batch": 8, "max_length": 6},
@@ -171,6 +173,8 @@ def test_a_classifier_trains_and_scores_on_the_device(
     same_scores(scores, there)
     # the step, its gradient and the look-up of words were done there
     assert {"aten::mm", "aten::embedding", "aten::embedding_dense_backward"} <= done
+    if method == "fedavg":  # and the rows that were trained were put back into their table
+        assert "aten::index_copy" in done
 
 
 OPTIONS: dict[str, Mapping[str, Mapping[str, Any]]] = {
@@ -224,7 +228,12 @@ def learned(folder: Path, model: str) -> Mapping[str, Any]:
             "dropout": 0.1,
             "tied": model == "lstm",
         },
-        "tokenizer_for_free": {"switch": [1], "sample_words": 40, "sample_length": 4, "heal": 1},
+        "tokenizer_for_free": {
+            "switch": [1],
+            "sample_words": 40,
+            "sample_length": 4,
+            "heal": int(model == "lstm"),
+        },
         "cohort": {"size": 2, "sampling": "poisson"},
         "train": {"optimizer": "sgd", "lr": 1.0, "batch": 128},
         "server": {"optimizer": "momentum"},
@@ -243,6 +252,25 @@ def test_a_language_model_trains_scores_and_samples_on_the_device(
     alike(cpu.params, gpu.params, within=1e-4)
     same_scores(scores, there)
     assert {"aten::addmm", "aten::searchsorted.Tensor", "aten::logsumexp"} <= done
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_torch_finds_the_same_gradient_on_the_device(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the loss, for who has no gradient of its own."""
+    model = language_model.build(LanguageModelOptions(name=name, layers=1, width=8, heads=2))
+    batch = language_model.pad([[1, 2, 3, 4], [4, 5], [6, 7, 8]])
+
+    def gradient(params: Params) -> Params:
+        leaves = {n: v.detach().requires_grad_() for n, v in params.items()}
+        return by_autograd(lambda p, b, s: model.loss(p, b, None))(leaves, batch, root(0))[1]
+
+    params = model.init(20, root(0))
+    with pretended("cuda:0", monkeypatch):
+        there = gradient(placed(params, CUDA))
+        assert all(isinstance(value, OnDevice) for value in there.values())
+        alike(gradient(params), devices.at_home(there))
 
 
 @pytest.mark.parametrize("name", ["lstm", "transformer"])
