@@ -93,6 +93,8 @@ class Pretended(TorchDispatchMode):
         for one in held:
             lost = isinstance(one, Tensor) and not isinstance(one, OnDevice)
             assert not (lost and one.device.type == "meta"), f"{func}: a tensor without numbers"
+            if isinstance(one, torch.Generator):  # ours are the CPU's
+                raise RuntimeError(f"{func}: expected a generator of the same device")
         self.operations.add(func.name())
         # the rules first: they must refuse before numbers are written in place
         fake = self._with_fakes(func, args, kwargs)

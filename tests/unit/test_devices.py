@@ -180,6 +180,7 @@ def test_a_classifier_trains_and_scores_on_the_device(
 OPTIONS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "adam": {"train": {"optimizer": "adam", "lr": 0.01}},
     "attention": {"model": {"pooling": "attention"}, "train": {"weight_decay": 0.1}},
+    "word dropout": {"defences": {"embedding_dropout": 0.3}},
     "local noise": {"privacy": {"placement": "local", "noise": 0.5}},
     "self-audit": {"self_audit": {"limit": 0.1, "action": "noise"}},
 }
@@ -392,6 +393,7 @@ def test_what_the_pretended_device_refuses(monkeypatch: pytest.MonkeyPatch) -> N
             lambda: torch.nn.functional.embedding(torch.tensor([0]), there),
             lambda: there.new_zeros(3, 2, device="cpu") + there,
             lambda: torch.where(here > 0, there, there),
+            lambda: there.bernoulli_(0.5, generator=torch.Generator()),
         ]
         for stray in strays:
             with pytest.raises(RuntimeError, match="same device"):
