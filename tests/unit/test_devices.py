@@ -499,6 +499,21 @@ def test_a_sum_is_released_where_it_is(placement: str, monkeypatch: pytest.Monke
     assert all(isinstance(value, OnDevice) for value in there.values())
 
 
+def test_an_adaptive_clip_stays_at_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Privacy(placement="central", clip=0.5, noise=0.7, quantile=0.5)
+    rule = GaussianMechanism(options, 5)
+
+    def clip(put: Callable[[Update], Update]) -> Tensor:
+        total = put({**some(3), "unclipped": torch.tensor(3.5)})
+        asked = Asked((0, 1), 40.0, 100, put(some(4)))  # type: ignore[arg-type]
+        return rule.release(total, asked, {}, root(5))[1]["clip"]
+
+    with pretended("cuda:0", monkeypatch):
+        there = clip(lambda update: moved(update, CUDA))
+        assert type(there) is Tensor
+        assert torch.equal(there, clip(lambda update: update))
+
+
 def rows_of(ids: Sequence[int], seed: int, rounded: bool) -> Rows:
     values = torch.randn(len(ids), 3, generator=torch_generator(derive(root(0), seed)))
     numbers, counts = torch.tensor(ids), torch.arange(len(ids)) + 1
