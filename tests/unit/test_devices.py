@@ -162,7 +162,13 @@ METHODS: dict[str, Mapping[str, Mapping[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+SLOWER = ("fedavg_finetune", "fedevocab, public words behind", "local_only", "centralised")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=pytest.mark.slow) if m in SLOWER else m for m in METHODS],
+)
 def test_a_classifier_trains_and_scores_on_the_device(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -658,5 +664,5 @@ def test_the_device_is_in_the_summary_and_not_in_the_configuration(tmp_path: Pat
     run = launch.begin(config, tmp_path / "run", None, manner)
     assert run.summary()["device"] == "cpu"
     assert "device =" not in run.config_file.read_text()
-    again = launch.resume(run.path, ["rounds=2"], replace(manner, device="auto", workers=1))
+    again = launch.resume(run.path, ["rounds=2"], replace(manner, device="auto"))
     assert again.summary()["rounds"] == 2
