@@ -27,7 +27,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-TIMES = {"seconds", "evaluation_seconds", "format"}  # what may differ between two equal runs
+# what may differ between two equal runs
+TIMES = {"seconds", "evaluation_seconds", "format", "device"}
 
 SMALL = (
     "rounds=3",

@@ -95,6 +95,13 @@ ExportTo = Annotated[Path, _option("--to", metavar="DIR", help="A folder that is
 Workers = Annotated[
     int, _option(min=0, help="Worker processes; changes the time, never the result.")
 ]
+Device = Annotated[
+    str,
+    _option(
+        metavar="cuda[:N]|mps|cpu|auto",
+        help="Where clients compute; auto: a GPU, if there is one.",
+    ),
+]
 Wire = Annotated[Path | None, _option(metavar="DIR", help="Keep every message, for an auditor.")]
 From = Annotated[
     Path | None, _option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")
@@ -174,6 +181,7 @@ def run(
     settings: Settings = None,
     out: Out = None,
     workers: Workers = 0,
+    device: Device = "cpu",
     record_wire: Wire = None,
     from_: From = None,
     resume: Resume = False,
@@ -187,7 +195,7 @@ def run(
     from lexfed.core.errors import ConfigError
     from lexfed.runs import launch
 
-    manner = launch.Manner(workers, record_wire, tensorboard)
+    manner = launch.Manner(workers, record_wire, tensorboard, device=device)
     if resume:
         if out or from_:
             raise ConfigError(

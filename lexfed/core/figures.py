@@ -140,6 +140,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("parameters_shared", "parameters that travel", whole, "c"),
     Figure("parameters_private", "parameters that stay (per client)", whole, "c"),
     Figure("seconds", "seconds", _seconds, "rsck"),
+    Figure("device", "device", str),  # where clients computed, when the run ended
     Figure("refused", "replies refused", reasons),
     Figure("stopped", "ended", str),
     Figure("reason"),
@@ -152,7 +153,7 @@ PUBLISHED = frozenset(
         "name", "method", "method_name", "seed", "rounds", "clients", "vocabulary_size",
         "tokenizer_switches", "test_users", "epsilon_this_run", "epsilon_deployment", "delta",
         "privacy", "promise", "experimenter", "ledger", "epsilon_by_round", "parameters_shared",
-        "stopped",
+        "stopped", "device",
     )
 )  # fmt: skip
 

@@ -3,7 +3,7 @@ update adds up.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -63,6 +63,11 @@ class Rows:
         return torch.zeros_like(like).index_copy_(0, self.ids, values.to(like.dtype))
 
 
+def on_cpu(rows: Rows) -> Rows:
+    held = [getattr(rows, field.name) for field in fields(rows)]
+    return Rows(*(None if value is None else value.cpu() for value in held))  # type: ignore[arg-type]
+
+
 def union(parts: Sequence[Rows]) -> Rows:
     """The union of rows, in one pass; a row that several have is their sum, and so are its
     counts.
@@ -71,25 +76,19 @@ def union(parts: Sequence[Rows]) -> Rows:
         return parts[0]
     if all(part.scale is None and part.counts is None for part in parts):
         return _plain_union(parts)
-    # compiled: loaded when first needed
-    from lexfed.core.kernels import add_rows, add_scaled_rows, squared_lengths
-
     ids = torch.unique(torch.cat([part.ids for part in parts]))  # sorted
     kind = parts[0].values.dtype if parts[0].values.dtype == torch.float64 else torch.float32
-    values = torch.zeros((len(ids), *parts[0].values.shape[1:]), dtype=kind)
-    counts, nodes = (torch.zeros(len(ids), dtype=torch.int64) for _ in range(2))
-    squares = torch.zeros(len(ids), dtype=torch.float64)
+    values = parts[0].values.new_zeros((len(ids), *parts[0].values.shape[1:]), dtype=kind)
+    counts, nodes = (torch.zeros_like(ids) for _ in range(2))
+    squares = torch.zeros_like(ids, dtype=torch.float64)
     for part in parts:
         places = torch.searchsorted(ids, part.ids)
-        if part.scale is None:
-            add_rows(values.numpy(), places.numpy(), part.values.to(kind).numpy())
-        else:
-            add_scaled_rows(values.numpy(), places.numpy(), part.values.numpy(), part.scale.numpy())
+        add_moves(values, places, part)
         counts[places] += part.counts if part.counts is not None else 0
         nodes[places] += part.nodes if part.nodes is not None else 1
         if part.squares is None:
-            lengths = torch.from_numpy(squared_lengths(part.values.flatten(1).numpy()))
-            scale = part.scale if part.scale is not None else torch.ones(len(lengths), 1)
+            lengths = row_squares(part.values.flatten(1))
+            scale = part.scale if part.scale is not None else lengths.new_ones(len(lengths), 1)
             squares[places] += lengths * scale[:, 0].double().square()
         else:
             squares[places] += part.squares
@@ -97,12 +96,36 @@ def union(parts: Sequence[Rows]) -> Rows:
     return Rows(ids, values, None, counts if counted else None, nodes, squares)
 
 
+def add_moves(total: Tensor, places: Tensor, rows: Rows) -> None:
+    """total[places] += rows; places are distinct. On the CPU by compiled loops, loaded when first
+    needed.
+    """
+    if total.device.type != "cpu":
+        moves = rows.values.to(total.dtype)
+        total.index_add_(0, places, moves if rows.scale is None else moves * rows.scale)
+        return
+    from lexfed.core.kernels import add_rows, add_scaled_rows
+
+    if rows.scale is None:
+        add_rows(total.numpy(), places.numpy(), rows.values.to(total.dtype).numpy())
+    else:
+        add_scaled_rows(total.numpy(), places.numpy(), rows.values.numpy(), rows.scale.numpy())
+
+
+def row_squares(values: Tensor) -> Tensor:
+    """The squared length of each row (n, d), in double."""
+    if values.device.type != "cpu":
+        return values.double().square().sum(1)
+    from lexfed.core.kernels import squared_lengths
+
+    return torch.from_numpy(squared_lengths(values.numpy()))
+
+
 def _plain_union(parts: Sequence[Rows]) -> Rows:
     """The same, of rows without scales and counts: nothing has to be compiled for it."""
     ids = torch.unique(torch.cat([part.ids for part in parts]))  # sorted
     values = parts[0].values.new_zeros((len(ids), *parts[0].values.shape[1:]))
-    nodes = torch.zeros(len(ids), dtype=torch.int64)
-    squares = torch.zeros(len(ids), dtype=torch.float64)
+    nodes, squares = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.float64)
     for part in parts:
         places = torch.searchsorted(ids, part.ids)
         values.index_add_(0, places, part.values)
@@ -152,8 +175,13 @@ def squared_length(value: Tensor) -> float:
     """
     if value.dtype == torch.float32 and value.ndim > 1 and value.shape[-1] <= _WIDEST:
         value = torch.linalg.vector_norm(value, dim=-1)
-    double = value.double().flatten()
+    double = in_double(value).flatten()
     return float(torch.dot(double, double))
+
+
+def in_double(value: Tensor) -> Tensor:
+    """In double precision, where the value is; Apple's GPUs have none, so theirs on the CPU."""
+    return (value.cpu() if value.device.type == "mps" else value).double()
 
 
 def count(params: Params) -> int:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
+from lexfed.core.devices import CPU
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
@@ -37,6 +40,7 @@ class Assembly:
     promise: Promise | None = None
     # the names of all parameters, where some are private: the gate looks for them
     parameters: frozenset[str] = frozenset()
+    device: torch.device = CPU  # where clients compute
 
     @property
     def entry(self) -> Entry:
@@ -80,8 +84,12 @@ def chance(config: Config, people: Population) -> Sequence[Layer]:
     return [mishaps(cohort, people.secret)] if may else []
 
 
-def assemble(config: Config, people: Population | None = None) -> Assembly:
-    """`people`: the clients as a party of a deployment knows them; default: all of them, here."""
+def assemble(
+    config: Config, people: Population | None = None, device: torch.device = CPU
+) -> Assembly:
+    """`people`: the clients as a party of a deployment knows them; default: all of them, here.
+    `device`: where they compute, if their kind can do it elsewhere than on the CPU.
+    """
     entry = config.entry
     _check(config, entry)
     if people is None and config.data.name == ELSEWHERE:  # of a run between organisations
@@ -94,6 +102,8 @@ def assemble(config: Config, people: Population | None = None) -> Assembly:
             apart=config.apart,
         )
     parts = entry.kind.parts(config, _held_out(config, people), entry)
+    if entry.kind.on_devices:
+        parts = replace(parts, task=replace(parts.task, device=device))
     if config.self_audit != OFF:
         parts = replace(parts, layer=self_audit(config.self_audit))
     method = _with_layers(building.build(config, parts), config, parts)
@@ -101,7 +111,7 @@ def assemble(config: Config, people: Population | None = None) -> Assembly:
     if method.study is None:
         method = replace(method, study=parts.study)
     promise = promised(parts.promise, config, method, parts.people)
-    return Assembly(config, parts.people, method, parts, promise, names)
+    return Assembly(config, parts.people, method, parts, promise, names, device)
 
 
 def _held_out(config: Config, people: Population) -> Population:

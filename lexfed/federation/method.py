@@ -124,6 +124,8 @@ class Kind:
     parts: Callable[[Any, Population, "Entry"], Any]
     reads: tuple[str, ...]  # "table", or "table.key"
     labels: bool = False  # texts have labels, which are learned
+    # its parts have a task whose `device` says where clients compute; else that is the CPU
+    on_devices: bool = False
     # why a table or key that is not read can't be used here
     tells: Mapping[str, str] = field(default_factory=dict)
 

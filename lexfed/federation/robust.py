@@ -118,7 +118,10 @@ def _trimmed(name: str, replies: Sequence[Params], cut: int) -> Tensor:
     for start in range(0, len(result), _PIECE):
         slices = [column[start : start + _PIECE] for column in columns]
         piece = torch.stack(slices, 1) / weights  # (p, n)
-        piece.numpy().sort(axis=1)  # several times as fast as torch's
+        if piece.device.type == "cpu":
+            piece.numpy().sort(axis=1)  # several times as fast as torch's
+        else:
+            piece = piece.sort(1).values
         result[start : start + _PIECE] = piece[:, cut : len(replies) - cut].mean(1)
     return result.reshape(first.shape)
 

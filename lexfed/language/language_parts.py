@@ -115,4 +115,5 @@ LANGUAGE_MODEL = Kind(
         "server.average": "it is for classifiers",
         "evaluation.split": "a language model is scored on users who never train",
     },
+    on_devices=True,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from lexfed.core.devices import CPU, placed
 from lexfed.core.errors import DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed
@@ -53,6 +54,7 @@ class LanguageTask:
     known: Kept[TokenBatch | None] = field(
         default_factory=lambda: Kept(USERS), compare=False, repr=False
     )
+    device: torch.device = CPU  # where users train and score, and the server samples
 
     @property
     def gradient(self) -> Gradient[TokenBatch]:
@@ -116,7 +118,7 @@ def text_scores(
     sequences = [[tokenizer.bos, *ids, tokenizer.eos] for ids, _ in encoded]
     if not sequences:
         raise DataError("there are no words to be scored on")
-    total = TextScore(0.0, 0, 0, 0, 0)
+    params, total = placed(params, task.device), TextScore(0.0, 0, 0, 0, 0)
     for (ids, lengths), scored in zip(encoded, score(task.model, params, sequences), strict=True):
         unknown = [*(token == tokenizer.unk for token in ids), False]
         total = total + text_score(scored.nll.tolist(), scored.best.tolist(), lengths, unknown)

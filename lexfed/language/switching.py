@@ -16,6 +16,7 @@ from typing import Literal
 
 import torch
 
+from lexfed.core.devices import at_home, placed
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
@@ -93,11 +94,9 @@ def switched(
     if options.bias == "calibrated":
         params[BIAS] = _calibrated(task, params, sequences[:CALIBRATION])
     if options.heal:
-        params = dict(
-            task.fit(
-                params, sequences, Local(options.heal_lr, options.heal), derive(seed, "heal")
-            ).params
-        )
+        local = Local(options.heal_lr, options.heal)
+        healed = task.fit(placed(params, task.device), sequences, local, derive(seed, "heal"))
+        params = dict(at_home(healed.params))
     slots = remap.remap_slots(state.opt_state, names, pieces) if options.slots == "remap" else {}
     return replace(state.with_blob(TOKENIZER, new.to_bytes()), params=params, opt_state=slots)
 
@@ -117,7 +116,7 @@ def sampled_text(
     task: LanguageTask, options: TokenizerForFree, params: Params, old: Learned, seed: Seed
 ) -> Iterator[list[str]]:
     """Texts that the model writes, in words, until there are enough of them."""
-    tokenizer, words, part = old.tokenizer, 0, 0
+    tokenizer, words, part, params = old.tokenizer, 0, 0, placed(params, task.device)
     while words < options.sample_words:
         drawn = sample(
             task.model,
@@ -161,11 +160,12 @@ def _calibrated(task: LanguageTask, params: Params, sequences: list[list[int]]) 
         )
         + 1
     )
+    params = placed(params, task.device)
     bias = params[BIAS]
     for _ in range(3):
         expected = expected_tokens(task.model, {**params, BIAS: bias}, sequences) + 1
-        bias = bias + torch.log(counted / expected)
-    return bias
+        bias = bias + torch.log(counted.to(bias.device) / expected)
+    return bias.cpu()
 
 
 def _where(changed: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:

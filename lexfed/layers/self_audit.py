@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lexfed.core.devices import at_home, device_of, placed
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, numpy_generator, secret_normal
@@ -206,9 +207,9 @@ def audited(update: LocalUpdate, attack: Attack, audit: SelfAudit, limit: float)
     def watched(
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Trained:
-        shared = below("model", message.arrays)
+        shared = placed(below("model", message.arrays), device_of(params))
         for after in attempts(audit, update, params, client, state, message, seed):
-            delta = {name: after.params[name] - value for name, value in shared.items()}
+            delta = at_home({name: after.params[name] - value for name, value in shared.items()})
             # what is no number can't be judged
             if all(bool(v.isfinite().all()) for v in delta.values()) and passes(
                 attack(delta, client, state)
@@ -243,7 +244,7 @@ def attempts(
         for number in range(DOUBLINGS):
             yield noised(
                 after,
-                below("model", message.arrays),
+                placed(below("model", message.arrays), device_of(after.params)),
                 audit.noise * 2**number,
                 derive(seed, "noise", number),
             )
@@ -258,7 +259,6 @@ def noised(after: Trained, shared: Params, multiplier: float, seed: Seed) -> Tra
     ).norm()
     params = dict(after.params)
     for name in shared:
-        params[name] = params[name] + multiplier * length * secret_normal(
-            derive(seed, name), *params[name].shape
-        )
+        drawn = secret_normal(derive(seed, name), *params[name].shape).to(params[name].device)
+        params[name] = params[name] + multiplier * length * drawn
     return replace(after, params=params)

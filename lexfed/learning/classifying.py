@@ -276,4 +276,5 @@ CLASSIFIER = Kind(
     ),
     tells={"evaluation.samples": "a classifier writes no texts"},
     labels=True,
+    on_devices=True,
 )  # fmt: skip

@@ -15,6 +15,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from lexfed.core.devices import placed
 from lexfed.core.errors import ConfigError
 from lexfed.core.figures import ON_THE_WAY
 from lexfed.core.files import OPEN, OWNER_ONLY, write_atomically
@@ -138,7 +139,8 @@ class Evaluator:
         if self.adapt is not None:
             clock = int(message.meta["step"]), int(message.meta["ask"])
             seed = derive(client.secret, "evaluate", *clock)
-            params = self.adapt(params, client, mine, message, seed)
+            there = placed(params, self.task.device)
+            params = self.adapt(there, client, mine, message, seed)
         return InUse(params, self.private.reader(mine), False)
 
     @cached_property
@@ -161,9 +163,10 @@ class Outputs:
 def run(task: Task, params: Params, reading: Reading) -> Outputs:
     if reading.beyond is not None:  # words that only the public table has: looked up, never trained
         params = {**params, BEYOND: reading.beyond}
+    params = placed(params, task.device)
     with torch.no_grad():
         batches = list(by_length(reading.examples, size=256))
-        logits = torch.cat([task.model.logits(params, batch, None) for batch in batches])
+        logits = torch.cat([task.model.logits(params, batch, None) for batch in batches]).cpu()
     return Outputs(logits, torch.cat([batch.labels for batch in batches]))
 
 

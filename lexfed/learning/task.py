@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from lexfed.core.devices import CPU, device_of
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
@@ -74,6 +75,7 @@ class Task:
     classes: int
     rounds: int
     init: Callable[[Seed], Params]
+    device: torch.device = CPU  # where clients train and score
 
     def learning_rate(self, message: Message) -> float:
         return self.options.rate(message, self.rounds)
@@ -131,6 +133,7 @@ def train(
     if rows is None:
         return Trained(*_train(task, params, examples, local, seed))
     few = renumbered(examples, rows)
+    rows = rows.to(params[TABLE].device)
     after, loss = _train(task, {**params, TABLE: params[TABLE][rows]}, few, local, seed)
     return Trained(replace(after, start=params, rows={TABLE: rows}), loss)
 
@@ -157,10 +160,13 @@ def renumbered(examples: Sequence[Example], rows: Tensor) -> list[Example]:
 def _train(
     task: Task, params: Params, examples: Sequence[Example], local: Local, seed: Seed
 ) -> tuple[Moved, float]:
+    device = device_of(params)
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
+    shift = shift.to(device)
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
-        return F.cross_entropy(task.model.logits(leaves, batch, dropout) + shift, batch.labels)
+        logits = task.model.logits(leaves, batch, dropout)
+        return F.cross_entropy(logits + shift, batch.labels.to(device))
 
     return descend(
         params,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from lexfed.core.devices import CPU, at_home, placed, update_at_home
 from lexfed.core.params import ParameterSplit, Rows
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.corpus.population import Client
@@ -34,7 +35,8 @@ def trainer(
 ) -> Handler:
     """Answer `train` as a classifier does, with the layers that are around its local update."""
     watched = parts.layer(update, parts.task, private)
-    return updater(parts.task.options, split, private, watched, parts.mechanism)
+    task = parts.task
+    return updater(task.options, split, private, watched, parts.mechanism, task.device)
 
 
 def updater(
@@ -43,22 +45,26 @@ def updater(
     private: PrivatePart,
     update: LocalUpdate,
     mechanism: Mechanism,
+    device: torch.device = CPU,
 ) -> Handler:
-    """Assemble the model, update it, send how the shared part moved, keep the private part."""
+    """Assemble the model, update it, send how the shared part moved, keep the private part. From
+    the request to the reply all of it is on the device.
+    """
 
     def handle(message: Message, client: Client, before: ClientState) -> Answer:
         state = before if before.params else private.start(client)
-        shared = below("model", message.arrays)
+        shared = placed(below("model", message.arrays), device)
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
-        after = update(split.join(shared, state.params), client, state, message, seed)
+        whole = split.join(shared, placed(state.params, device))
+        after = update(whole, client, state, message, seed)
         texts = after.texts or len(client.train)
         # both must say so: what the server asks for, this client's own tables may forbid
         named = NAMED in message.meta and isinstance(mechanism, NoPrivacy) and mechanism.rows
         delta = {name: _moved(after, name, value, named) for name, value in shared.items()}
         noise = derive(seed, "bound", *of_fork(message))
-        bounded = mechanism.bound(delta, texts, after.loss, message, noise)
+        bounded = update_at_home(mechanism.bound(delta, texts, after.loss, message, noise))
         reply = Message(pack(bounded, options.upload, torch_generator(derive(seed, "rounding"))))
-        kept = ClientState(split.private(after.params), state.blobs)
+        kept = ClientState(at_home(split.private(after.params)), state.blobs)
         if after.held_back:
             return Message() if may_fall_silent(mechanism) else reply, counted(
                 HELD, 1, before, kept

@@ -79,7 +79,7 @@ class Parted:
         place[~self.private] = torch.arange(len(public))
         place[self.private] = torch.arange(len(private)) + len(public)
         rest = {name: value for name, value in params.items() if name != PRIVATE_ROWS}
-        return {**rest, self.word_table: torch.cat([public, private])[place]}
+        return {**rest, self.word_table: torch.cat([public, private])[place.to(public.device)]}
 
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
         return self.model.logits(self.whole(params), batch, seed)
@@ -97,7 +97,7 @@ def fedrecon(parts: Parts, options: FedRecon) -> Method:
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Params:
         """Reconstruction: of the private rows, on the support texts, all else frozen."""
-        rows = task.init(derive(client.secret, "rows"))[PRIVATE_ROWS]
+        rows = task.init(derive(client.secret, "rows"))[PRIVATE_ROWS].to(task.device)
         support, _ = halves(task, options, client, seed)
         local = stage(task, client, message, options.epochs, private=True)
         return train(

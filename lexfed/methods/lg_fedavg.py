@@ -19,6 +19,7 @@ from typing import Literal
 
 import torch
 
+from lexfed.core.devices import placed
 from lexfed.core.errors import ConfigError, NotAgreedError
 from lexfed.core.params import ALL_SHARED, ParameterSplit, Params
 from lexfed.core.seeds import Seed, derive
@@ -85,7 +86,8 @@ def lg_fedavg(parts: Parts, options: LGFedAvg) -> Method:
     ) -> Params:
         if WARM not in state.blobs:
             return params
-        warm, a = decode(state.blobs[WARM]).arrays, options.interpolation
+        warm = placed(decode(state.blobs[WARM]).arrays, task.device)
+        a = options.interpolation
         return {
             **params,
             **{name: torch.lerp(lower, params[name], a) for name, lower in warm.items()},

@@ -68,7 +68,9 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
     update = parts.layer(language_update(task), task, KEEPS_NOTHING)
     return Method(
         client={
-            TRAIN: updater(task.options, ALL_SHARED, KEEPS_NOTHING, update, parts.mechanism),
+            TRAIN: updater(
+                task.options, ALL_SHARED, KEEPS_NOTHING, update, parts.mechanism, task.device
+            ),
             EVALUATE_LANGUAGE: language_evaluator(task),
             **handlers(tables.heavy_hitters, tables.tokenizer),
         },

@@ -72,7 +72,8 @@ class BiLSTMClassifier:
         generator = None if seed is None else torch_generator(seed)
         packed = pack_padded_sequence(batch.ids, batch.lengths, batch_first=True)
         # (N,) the N real words, all first words first
-        ids, batch_sizes = packed.data, packed.batch_sizes
+        device = params[TABLE].device
+        ids, batch_sizes = packed.data.to(device), packed.batch_sizes
         x = dropout(embed(params, ids), self.word_dropout, generator, whole_rows=True)  # (N, d)
         x = dropout(x, self.options.dropout, generator)
         start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
@@ -84,13 +85,14 @@ class BiLSTMClassifier:
             True,
             1,
             0.0,
-            False,
+            torch.is_grad_enabled(),  # cuDNN has no gradient of what it reads without
             True,
         )  # (N, 2h)
         # (N,) which text a word is of
-        text = torch.cat([torch.arange(int(n)) for n in batch_sizes])
+        text = torch.cat([torch.arange(int(n)) for n in batch_sizes]).to(device)
+        lengths = batch.lengths.to(device)
         pooled = dropout(
-            self._pool(params, states, text, batch.lengths), self.options.dropout, generator
+            self._pool(params, states, text, lengths), self.options.dropout, generator
         )  # (B, 2h)
         return F.linear(pooled, params["output.weight"], params["output.bias"])  # (B, C)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from lexfed.core.devices import device_of, forked
 from lexfed.core.errors import DataError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
@@ -99,13 +100,13 @@ class EncoderClassifier:
     def logits(self, params: Params, batch: Batch, seed: Seed | None) -> Tensor:
         # (B, T): real word pieces
         mask = (torch.arange(batch.ids.shape[1]) < batch.lengths[:, None]).long()
-        inputs = {"input_ids": batch.ids, "attention_mask": mask}
+        device = device_of(params)
+        inputs = {"input_ids": batch.ids.to(device), "attention_mask": mask.to(device)}
         self.module.train(seed is not None)
         if seed is None:
             return self._call(params, inputs)
-        # its dropout reads the global generator: give it ours, and put it back
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.set_state(torch_generator(seed).get_state())
+        # its dropout reads the device's own global generator: give it ours, and put it back
+        with forked(device, torch_generator(seed)):
             return self._call(params, inputs)
 
     def save(self, folder: Path, params: Params, labels: Sequence[str]) -> None:
@@ -117,5 +118,9 @@ class EncoderClassifier:
         module.save_pretrained(folder)
 
     def _call(self, params: Params, inputs: dict[str, Tensor]) -> Tensor:
-        logits: Tensor = functional_call(self.module, dict(params), kwargs=inputs).logits
+        device = device_of(params)
+        # what is no parameter, such as the numbers of positions, stays with the module
+        buffers = {name: value.to(device) for name, value in self.module.named_buffers()}
+        values = {**buffers, **params}
+        logits: Tensor = functional_call(self.module, values, kwargs=inputs).logits
         return logits

@@ -73,6 +73,8 @@ class LanguageModelOptions:
 
 @dataclass(frozen=True)
 class TokenBatch:
+    """On the CPU: a model moves what it needs to where its parameters are."""
+
     ids: Tensor  # (B, T + 1) int64, padded with 0 behind each window's end
     lengths: Tensor  # (B,) int64: a window of n tokens has n - 1 targets
 
@@ -167,7 +169,7 @@ def next_token_loss(params: Params, hidden: Tensor, batch: TokenBatch) -> Tensor
     """Of the hidden states (B, T, d) of a batch's inputs; those of padding are left out."""
     weight, bias = _output(params)
     asked = _asked(batch)
-    states = hidden.flatten(0, 1)[asked.places]
+    states = hidden.flatten(0, 1)[asked.places.to(hidden.device)]
     loss: Tensor = _CrossEntropy.apply(states, weight, bias, asked)  # type: ignore[no-untyped-call]
     return loss
 
@@ -204,18 +206,19 @@ def next_token_gradient(
     weight, bias = _output(params)
     # to find them takes as long as they save where the table is small
     asked = _asked_once(batch) if alike and weight.numel() > _SMALL else _asked(batch)
-    states = hidden.detach().flatten(0, 1)[asked.places]
+    at = asked.places.to(hidden.device)
+    states = hidden.detach().flatten(0, 1)[at]
     loss, upstream, to_weight, to_bias = _softmax(
         states, weight.detach(), bias.detach(), asked, weight.requires_grad
     )
     trained = [name for name, value in inner.items() if value.requires_grad]
     to_hidden = hidden.new_zeros(hidden.shape)
-    to_hidden.view(-1, hidden.shape[2])[asked.places] = upstream
+    to_hidden.view(-1, hidden.shape[2])[at] = upstream
     found = torch.autograd.grad(hidden, [inner[name] for name in trained], to_hidden)
     gradient = dict(zip(trained, found, strict=True)) | {BIAS: to_bias}
     if EMBEDDING in trained:
         table = to_weight if OUTPUT not in params else torch.zeros_like(params[EMBEDDING])
-        gradient[EMBEDDING] = table.index_add_(0, rows, gradient[EMBEDDING])
+        gradient[EMBEDDING] = table.index_add_(0, rows.to(table.device), gradient[EMBEDDING])
     if OUTPUT in params:
         gradient[OUTPUT] = to_weight
     return float(loss), {n: g for n, g in gradient.items() if params[n].requires_grad}
@@ -276,11 +279,12 @@ def _softmax(
         h = hidden[at : at + _CHUNK]
         here = slice(*torch.searchsorted(asked.states, torch.tensor([at, at + len(h)])).tolist())
         cells = (asked.states[here] - at) * len(bias) + asked.targets[here]
+        cells = cells.to(h.device)
         z = torch.addmm(bias, h, weight.t())  # (n, V)
         torch.softmax(z, 1, out=z)
         # a chance that is too small for a number counts as the smallest there is
         losses.append(-z.view(-1)[cells].clamp_min(torch.finfo(z.dtype).tiny).log())
-        several = asked.shared[at : at + _CHUNK]
+        several = asked.shared[at : at + _CHUNK].to(h.device)
         z[: len(several)] *= several[:, None]
         z.view(-1).index_add_(0, cells, z.new_full(cells.shape, -1.0))
         torch.mm(z, weight, out=to_hidden[at : at + _CHUNK])
@@ -340,7 +344,8 @@ def _score(model: LanguageModel, params: Params, batch: TokenBatch) -> Iterator[
         rows, width = hidden.shape[:2]
         here = slice(0, rows), slice(at, at + width)
         real = torch.arange(at, at + width) < counts[:rows, None]  # (b, t)
-        nll[here][real], best[here][real] = _likelihood(params, hidden[real], targets[here][real])
+        found = _likelihood(params, hidden[real], targets[here][real].to(hidden.device))
+        nll[here][real], best[here][real] = (one.cpu() for one in found)
         at += width
     for row, count in enumerate(counts.tolist()):
         yield Scored(nll[row, :count].clone(), best[row, :count].clone())
@@ -362,7 +367,7 @@ def expected_tokens(
 ) -> Tensor:
     """How often the model expects each token at the places of these sequences, (V,)."""
     weight, bias = _output(params)
-    total = torch.zeros(len(bias))
+    total = torch.zeros_like(bias)
     for start in range(0, len(sequences), _TOGETHER):
         batch, at = pad(sorted(sequences[start : start + _TOGETHER], key=len, reverse=True)), 0
         counts = (batch.lengths - 1).clamp(min=0)
@@ -470,9 +475,11 @@ def _draw(
     torch.multinomial.
     """
     weight, bias = _output(params)
+    uniform = uniform.to(hidden.device)
     z = torch.addmm(bias, hidden, weight.t()) / temperature  # (R, V)
     z[:, bos] = -torch.inf
     cumulative = torch.softmax(z, 1).cumsum(1)
     # rounding makes the whole not quite 1; uniform is below 1, so this is below the whole, and no
     # token of chance 0 is met
-    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+    drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return drawn.squeeze(1).cpu()

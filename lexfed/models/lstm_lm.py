@@ -57,7 +57,7 @@ class LstmLanguageModel:
         return params | {BIAS: torch.zeros(vocab_size)}
 
     def hidden(self, params: Params, ids: Tensor, seed: Seed | None) -> Tensor:
-        return self._run(params, ids, self._empty(len(ids)), seed)[0]
+        return self._run(params, ids, self._empty(params, len(ids)), seed)[0]
 
     def loss(self, params: Params, batch: TokenBatch, seed: Seed | None) -> Tensor:
         return next_token_loss(params, self.hidden(params, batch.ids[:, :-1], seed), batch)
@@ -70,7 +70,7 @@ class LstmLanguageModel:
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
         """The state is carried over the whole sequence."""
-        h, c = self._empty(len(ids))
+        h, c = self._empty(params, len(ids))
         for start in range(0, int(counts.max()), _STRETCH):
             rows = int((counts > start).sum())
             state = h[:, :rows].contiguous(), c[:, :rows].contiguous()
@@ -78,11 +78,11 @@ class LstmLanguageModel:
             yield states
 
     def stepper(self, params: Params, rows: int) -> Step:
-        h, c = self._empty(rows)
+        h, c = self._empty(params, rows)
 
         def step(ids: Tensor, fresh: Tensor) -> Tensor:
             nonlocal h, c
-            keep = ~fresh[None, :, None]
+            keep = ~fresh[None, :, None].to(h.device)
             states, (h, c) = self._run(params, ids[:, None], (h * keep, c * keep))
             return states[:, 0]
 
@@ -92,7 +92,7 @@ class LstmLanguageModel:
         self, params: Params, ids: Tensor, state: State, seed: Seed | None = None
     ) -> tuple[Tensor, State]:
         generator = None if seed is None else torch_generator(seed)
-        embedded = F.embedding(ids, params[EMBEDDING])
+        embedded = F.embedding(ids.to(params[EMBEDDING].device), params[EMBEDDING])
         x = dropout(embedded, self.options.dropout, generator)  # (B, T, d)
         weights = lstm_weights(params, self._names(), x, self.options.width)
         # padded, not packed: padding comes last, so nothing real is read after it, and packing is
@@ -102,8 +102,8 @@ class LstmLanguageModel:
         )
         return dropout(states, self.options.dropout, generator), (h, c)
 
-    def _empty(self, rows: int) -> State:
-        zeros = torch.zeros(self.options.layers, rows, self.options.width)
+    def _empty(self, params: Params, rows: int) -> State:
+        zeros = params[EMBEDDING].new_zeros(self.options.layers, rows, self.options.width)
         return zeros, zeros
 
     def _names(self) -> list[str]:

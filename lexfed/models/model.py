@@ -44,7 +44,9 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """Texts sorted by length, longest first, as packing wants them."""
+    """Texts sorted by length, longest first, as packing wants them. It is on the CPU: a model moves
+    what it needs to where its parameters are.
+    """
 
     ids: Tensor  # (B, T) int64, padded with 0 behind each text's end
     lengths: Tensor  # (B,) int64
@@ -179,5 +181,6 @@ def dropout(
     """Inverted dropout from its own generator: nothing reads torch's global one."""
     if generator is None or rate == 0:
         return x
-    kept = x.new_empty(len(x), 1) if whole_rows else torch.empty_like(x)
-    return x * kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate)
+    # drawn on the CPU: the same numbers are left out on every device
+    kept = x.new_empty(len(x), 1, device="cpu") if whole_rows else torch.empty_like(x, device="cpu")
+    return x * kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate).to(x.device)

@@ -39,7 +39,9 @@ _SPREAD = 0.02  # of a fresh weight
 
 @dataclass(frozen=True, eq=False)
 class _Cache:
-    """What each row has read of its window. Written in place: one sampler owns it."""
+    """What each row has read of its window. Written in place: one sampler owns it. Numbers of
+    tokens and places are on the CPU, keys and values where the parameters are.
+    """
 
     ids: Tensor  # (R, context)
     keys: Tensor  # (L, R, H, context, d / H)
@@ -116,20 +118,23 @@ class TransformerLanguageModel:
             start, done = start + context // 2, start + context
 
     def stepper(self, params: Params, rows: int) -> Step:
-        cache, every = self._cache(rows), torch.arange(rows)
+        cache, every = self._cache(params, rows), torch.arange(rows)
+        device = cache.keys.device
+        there = every.to(device)
 
         def step(ids: Tensor, fresh: Tensor) -> Tensor:
             cache.filled[fresh] = 0
             self._slide(params, cache)
             at, end = cache.filled, int(cache.filled.max()) + 1  # (R,)
             cache.ids[every, at] = ids
+            seen = (torch.arange(end) <= at[:, None])[:, None, None].to(device)  # (R, 1, 1, end)
+            ids, at = ids.to(device), at.to(device)
             x = (F.embedding(ids, params[EMBEDDING]) + params[POSITIONS][at])[:, None]  # (R, 1, d)
-            seen = (torch.arange(end) <= at[:, None])[:, None, None]  # (R, 1, 1, end)
             for layer, keys, values in zip(
                 range(self.options.layers), cache.keys, cache.values, strict=True
             ):
                 q, k, v = self._heads(params, layer, x)  # (R, H, 1, d / H)
-                keys[every, :, at], values[every, :, at] = k[:, :, 0], v[:, :, 0]
+                keys[there, :, at], values[there, :, at] = k[:, :, 0], v[:, :, 0]
                 mixed = F.scaled_dot_product_attention(
                     q, keys[:, :, :end], values[:, :, :end], attn_mask=seen
                 )
@@ -139,13 +144,12 @@ class TransformerLanguageModel:
 
         return step
 
-    def _cache(self, rows: int) -> _Cache:
+    def _cache(self, params: Params, rows: int) -> _Cache:
         o = self.options
         shape = (o.layers, rows, o.heads, o.context, o.width // o.heads)
         ids = torch.zeros(rows, o.context, dtype=torch.int64)
-        return _Cache(
-            ids, torch.zeros(shape), torch.zeros(shape), torch.zeros(rows, dtype=torch.int64)
-        )
+        keys, values = (params[EMBEDDING].new_zeros(shape) for _ in range(2))
+        return _Cache(ids, keys, values, torch.zeros(rows, dtype=torch.int64))
 
     def _slide(self, params: Params, cache: _Cache) -> None:
         """Rows whose window is full go on in the next: its first part is read again, at its new
@@ -156,8 +160,9 @@ class TransformerLanguageModel:
             return
         again = cache.ids[full, self.options.context // 2 :]  # (n, k)
         k = again.shape[1]
+        there = full.to(cache.keys.device)
         for layer, (keys, values) in enumerate(self._run(params, again, None)[1]):
-            cache.keys[layer][full, :, :k], cache.values[layer][full, :, :k] = keys, values
+            cache.keys[layer][there, :, :k], cache.values[layer][there, :, :k] = keys, values
         cache.ids[full, :k], cache.filled[full] = again, k
 
     def _run(
@@ -171,6 +176,7 @@ class TransformerLanguageModel:
                 f"{self.options.context}"
             )
         generator = None if seed is None else torch_generator(seed)
+        ids = ids.to(params[EMBEDDING].device)
         x = F.embedding(ids, params[EMBEDDING]) + params[POSITIONS][:length]
         x, seen = dropout(x, self.options.dropout, generator), []
         for layer in range(self.options.layers):

@@ -31,7 +31,7 @@ from typing import Literal, Protocol
 import torch
 
 from lexfed.core.errors import ConfigError, NotAgreedError
-from lexfed.core.params import Params, Update
+from lexfed.core.params import Params, Update, in_double
 from lexfed.core.seeds import Seed
 from lexfed.privacy import noise
 from lexfed.privacy.accounting import Event, Release, SummedGaussian
@@ -219,7 +219,7 @@ def _clipped(delta: Params, clip: float) -> Params:
     if not (math.isfinite(length) and length > 0):  # training exploded: say nothing
         return {name: torch.zeros_like(value) for name, value in delta.items()}
     factor = min(1.0, clip * (1 - 2.0**-40) / length)
-    return {name: value.double() * factor for name, value in delta.items()}
+    return {name: in_double(value) * factor for name, value in delta.items()}
 
 
 def _power(number: float) -> float:

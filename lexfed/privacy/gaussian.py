@@ -341,7 +341,7 @@ class GaussianMechanism:
         clip = torch.tensor(self._clip(state), dtype=torch.float64)
         if self.options.quantile is None:
             return clip
-        bits = dense(total.get("unclipped", torch.zeros(()))).double()
+        bits = dense(total.get("unclipped", torch.zeros(()))).cpu().double()
         deviation = self._bit_noise(asked) * self._scale(asked) if self._deviation(asked) else 0.0
         # bits are halves, so they are whole steps of any grid up to a half
         grid = min(0.5, noise.grid_of(deviation)) if self.fresh and deviation else None

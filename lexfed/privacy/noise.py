@@ -40,7 +40,7 @@ import numpy.typing as npt
 import torch
 
 from lexfed.core.errors import PrivacyError
-from lexfed.core.params import Params, count
+from lexfed.core.params import Params, count, in_double
 from lexfed.core.seeds import Seed, derive, stream, torch_generator
 
 BITS = 19  # sigma is at least 2^BITS grid steps
@@ -58,9 +58,14 @@ def gaussian(like: Params, deviation: float, seed: Seed) -> Params:
     if not 0 <= deviation < math.inf:
         raise PrivacyError(f"noise has a deviation of 0 or more, not {deviation:g}")
     return {
-        name: torch.randn(value.shape, generator=torch_generator(derive(seed, name))) * deviation
+        name: _drawn(value.shape, deviation, derive(seed, name)).to(value.device)
         for name, value in like.items()
     }
+
+
+def _drawn(shape: torch.Size, deviation: float, seed: Seed) -> torch.Tensor:
+    """On the CPU: the same noise on every device."""
+    return torch.randn(shape, generator=torch_generator(seed)) * deviation
 
 
 def grid_of(deviation: float) -> float:
@@ -80,7 +85,7 @@ def in_steps(params: Params, grid: float) -> Params:
             f"a grid is a power of two, so that its multiples are exact: not {grid:g}"
         )
     # in float64 the division is exact, and what is no number must not become one
-    steps = {name: torch.trunc(value.double() / grid) for name, value in params.items()}
+    steps = {name: torch.trunc(in_double(value) / grid) for name, value in params.items()}
     if not all(bool((value.abs() < 2.0**53).all()) for value in steps.values()):
         raise PrivacyError("an update that is no number can't be rounded to a grid")
     return {name: value.long() for name, value in steps.items()}
@@ -99,7 +104,7 @@ def steps_of(like: Params, sigma: int, seed: Seed | None = None) -> Params:
     draws = torch.from_numpy(discrete_gaussian(count(like), sigma, source))
     parts = torch.split(draws, [value.numel() for value in like.values()])
     return {
-        name: part.reshape(value.shape)
+        name: part.reshape(value.shape).to(value.device)
         for (name, value), part in zip(like.items(), parts, strict=True)
     }
 

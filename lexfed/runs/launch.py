@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
+from lexfed.core import devices
 from lexfed.core.errors import CheckpointError, ConfigError, DivergedError, WorkerDied
 from lexfed.core.figures import human
 from lexfed.core.importing import SCRIPT
@@ -35,12 +37,13 @@ STATE_TABLES = ("data", "vocabulary", "model", "tokenizer", "language_model")
 
 @dataclass(frozen=True)
 class Manner:
-    """What changes no result."""
+    """What changes no result; a device the last bits of it."""
 
     workers: int = 0
     record_wire: Path | None = None
     tensorboard: bool = False
     quiet: bool = False  # nothing is printed
+    device: str = "cpu"  # where clients compute
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     if manner.tensorboard:
         events.require()
     _refuse_script(parsed, manner)
-    assembly = assemble(parsed)  # everything that can be wrong with the input shows here
+    # everything that can be wrong with the input shows here
+    assembly = assemble(parsed, device=_device(parsed, manner))
     if manner.record_wire is not None:
         _begin_wire(manner.record_wire, parsed)
     kept = _fork(source, assembly, out) if source is not None else None
@@ -77,7 +81,8 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     with run.directory.lock():
         try:
             return _run(run, manner)
-        except (WorkerDied, OSError, MemoryError):  # the machine's fault: it can go on from here
+        # the machine's fault: it can go on from here
+        except (WorkerDied, OSError, MemoryError, torch.cuda.OutOfMemoryError):
             raise
         except DivergedError:  # all that there is to see is written down
             raise
@@ -107,6 +112,18 @@ def _refuse_script(parsed: Config, manner: Manner) -> None:
         )
 
 
+def _device(parsed: Config, manner: Manner) -> torch.device:
+    """Where this run's clients compute."""
+    kind = parsed.entry.kind
+    if kind.on_devices:
+        return devices.chosen(manner.device)
+    if manner.device not in ("cpu", "auto"):
+        raise ConfigError(
+            f"--device {manner.device}: {kind.name} are trained on the CPU; leave out --device"
+        )
+    return devices.CPU
+
+
 def _begin_wire(folder: Path, parsed: Config) -> None:
     about = {"method": parsed.method, "data": parsed.data.name}
     Recorder(folder).begin({**about, "configuration": config.same_messages(parsed)})
@@ -134,6 +151,7 @@ def resume(
         parsed = config.load(path / "config.toml", settings)
         _check_growth(before, parsed)
         _refuse_script(parsed, manner)
+        device = _device(parsed, manner)
         kept = (
             checkpoint.load(directory.checkpoint)
             if (directory.checkpoint / checkpoint.MANIFEST).exists()
@@ -145,7 +163,7 @@ def resume(
             directory.check_ledger(kept.state)
         kept = None if kept is None else _with_whole_ledger(kept, before)
         people, federation = (clients.people, clients.federation) if clients else (None, None)
-        assembly = assemble(parsed, people)
+        assembly = assemble(parsed, people, device)
         directory.write_rounds(parsed.rounds)
         if manner.record_wire is not None:
             _begin_wire(manner.record_wire, parsed)
@@ -249,7 +267,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
         f"{run.assembly.entry.name} on {settings.data.name}: {len(people)} clients, "
         + (f"{len(people.seen_text):,} texts, " if people.here else "each with its own texts, ")
         + f"{method.rounds} rounds"
-        + (f", {done} done" if done else ""),
+        + (f", {done} done" if done else "")
+        + (f", on {run.assembly.device}" if run.assembly.device != devices.CPU else ""),
         highlight=False,
         soft_wrap=True,
     )
@@ -262,6 +281,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
+        words += ["--device", manner.device] if manner.device != "cpu" else []
         console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
     for line in _ending(run.directory):

@@ -112,7 +112,8 @@ def _simulated(
     if run.workers and config.entry.has("threads"):
         return stack.enter_context(threads(site, run.workers)), site.population
     if run.workers:
-        return stack.enter_context(workers(site, config, run.workers)), site.population
+        device = run.assembly.device
+        return stack.enter_context(workers(site, config, run.workers, device)), site.population
     return simulate(site), site.population
 
 

@@ -62,6 +62,7 @@ def _counted(assembly: Assembly, state: ServerState, records: list[Record]) -> F
         "method": assembly.config.method,
         "method_name": assembly.entry.name,
         "seed": assembly.config.seed if assembly.config.secrets == "seed" else None,
+        "device": str(assembly.device),
         "rounds": state.round,
         "clients": len(assembly.population),
         "client_names": list(assembly.population.names[: len(assembly.population)]) or None,

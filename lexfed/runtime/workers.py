@@ -3,7 +3,7 @@
 A worker rebuilds method and clients from the configuration. What crosses to it is a job (JSON: a
 verb and a block of the cohort) and the name of a file that holds the request, which all workers map
 into memory; what comes back is a message: the block's sum, made where its replies were made, or the
-replies. But for the three strings it is started with, nothing is pickled.
+replies. But for the four strings it is started with, nothing is pickled.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -24,6 +24,7 @@ from pathlib import Path
 
 import torch
 
+from lexfed.core.devices import CPU, shared_out
 from lexfed.core.errors import LexfedError, WorkerDied
 from lexfed.core.files import write_atomically
 from lexfed.core.importing import place_of
@@ -57,6 +58,7 @@ class Orders:
     config: str  # TOML
     store: str
     record: str | None
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,13 @@ class Worker:
 
 
 @contextmanager
-def workers(site: Site, config: Config, count: int) -> Iterator[Federation]:
-    """A federation whose clients are answered for by `count` processes. They end with it, or with
-    this process.
+def workers(
+    site: Site, config: Config, count: int, device: torch.device = CPU
+) -> Iterator[Federation]:
+    """A federation whose clients are answered for by `count` processes, on this device. They end
+    with it, or with this process.
     """
-    orders = Orders(
+    told = Orders(
         configuration.to_toml(config),
         str(site.store.root),
         str(site.recorder.folder) if site.recorder else None,
@@ -78,7 +82,8 @@ def workers(site: Site, config: Config, count: int) -> Iterator[Federation]:
     context = warm_up()
     team: list[Worker] = []
     try:
-        for _ in range(count):
+        for number in range(count):
+            orders = replace(told, device=str(shared_out(device, number)))
             ours, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, orders), daemon=True)
             with without_main():
@@ -230,9 +235,8 @@ def _work(pipe: Connection, orders: Orders) -> None:
 
 def _site(orders: Orders) -> Site:
     recorder = Recorder(Path(orders.record)) if orders.record else None
-    return site_of(
-        assemble(configuration.loads(orders.config)), Store(Path(orders.store)), recorder
-    )
+    assembly = assemble(configuration.loads(orders.config), device=torch.device(orders.device))
+    return site_of(assembly, Store(Path(orders.store)), recorder)
 
 
 def _answer(site: Site, job: dict[str, object]) -> list[Message]:
