@@ -67,17 +67,21 @@ def run(
     record_wire: Place | None = None,
     quiet: bool = False,
     settings: Mapping[str, Any] | None = None,
+    ray: str | None = None,
 ) -> "Run":
     """Run an experiment: a dict or a TOML file says which, `settings` change single keys
     (`{"train.lr": 0.01}`).
 
     A `corpus` (whatever `load_corpus` takes) stands in for `data.name`. It is written beside the
     run, readable by you alone, so that workers and a resumed run can read it again.
+
+    `workers` processes of this machine share the work, or the nodes of a Ray cluster: `ray` is its
+    address, "auto" or "local". Neither changes the result.
     """
     config = configure(setup, settings)
     target = Path(out) if out is not None else rundir.default_path(config)
     manner = launch.Manner(
-        workers, Path(record_wire) if record_wire is not None else None, quiet=quiet
+        workers, Path(record_wire) if record_wire is not None else None, quiet=quiet, ray=ray
     )
     if corpus is None:
         return Run(launch.begin(config, target, None, manner).path)
@@ -91,11 +95,17 @@ def run(
 
 
 def resume(
-    path: Place, *, rounds: int | None = None, workers: int = 0, quiet: bool = False
+    path: Place,
+    *,
+    rounds: int | None = None,
+    workers: int = 0,
+    quiet: bool = False,
+    ray: str | None = None,
 ) -> "Run":
     """Go on where a run stopped; with more rounds, if you like."""
     settings = [] if rounds is None else [f"rounds={rounds}"]
-    return Run(launch.resume(Path(path), settings, launch.Manner(workers, quiet=quiet)).path)
+    manner = launch.Manner(workers, quiet=quiet, ray=ray)
+    return Run(launch.resume(Path(path), settings, manner).path)
 
 
 def open_run(path: Place) -> "Run":

@@ -96,6 +96,11 @@ ExportTo = Annotated[Path, _option("--to", metavar="DIR", help="A folder that is
 Workers = Annotated[
     int, _option(min=0, help="Worker processes; changes the time, never the result.")
 ]
+RayAddress = Annotated[
+    str | None,
+    _option("--ray", metavar="ADDRESS",
+            help="Work on a Ray cluster: HOST:PORT, auto or local; the result is the same."),
+]  # fmt: skip
 Wire = Annotated[Path | None, _option(metavar="DIR", help="Keep every message, for an auditor.")]
 From = Annotated[
     Path | None, _option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")
@@ -179,6 +184,7 @@ def run(
     from_: From = None,
     resume: Resume = False,
     tensorboard: TensorBoard = False,
+    ray: RayAddress = None,
 ) -> None:
     """Train as CONFIG says, and write a run directory."""
     if workers:
@@ -188,7 +194,7 @@ def run(
     from lexfed.core.errors import ConfigError
     from lexfed.runs import launch
 
-    manner = launch.Manner(workers, record_wire, tensorboard)
+    manner = launch.Manner(workers, record_wire, tensorboard, ray=ray)
     if resume:
         if out or from_:
             raise ConfigError(
