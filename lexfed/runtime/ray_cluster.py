@@ -9,7 +9,6 @@ leaves nothing on its node, and a block whose node died is done again by another
 import json
 import logging
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from lexfed import __version__
 from lexfed.core.errors import ConfigError, DataError, LexfedError, WorkerDied
 from lexfed.core.memory import keep_blocks
 from lexfed.experiment import config as configuration
-from lexfed.experiment.assembly import assemble
+from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
 from lexfed.federation import Federation, Requests, at_once, blocks, gated, tapped
 from lexfed.runtime.jobs import (
@@ -222,9 +221,10 @@ def work(orders: str, job: bytes, luggage: bytes, *requests: bytes) -> bytes:
     told = Orders(**json.loads(orders))
     try:
         _check_versions(told)
-        desk = _desk(told.config)
-        with _clean(desk.site.store, told.store):
-            return _worked(desk.site, Job.decoded(job), decode(luggage), requests)
+        assembly = _assembled(told.config)
+        with _store(told.store) as store:
+            site = site_of(assembly, store)
+            return _worked(site, Job.decoded(job), decode(luggage), requests)
     except Exception as error:
         return _answered([fault(error, f"on node {socket.gethostname()}: ")])
 
@@ -236,31 +236,23 @@ def _check_versions(told: Orders) -> None:
             raise LexfedError(f"{name} is {here}, and {there} where the run is: install that")
 
 
-@dataclass(frozen=True)
-class Desk:
-    site: Site
-    folder: "tempfile.TemporaryDirectory[str]"  # of its store: gone with it
-
-
-@lru_cache(maxsize=1)
-def _desk(config: str) -> Desk:
+@lru_cache(maxsize=1)  # of the run that this process works for
+def _assembled(config: str) -> Assembly:
     torch.set_num_threads(1)
     keep_blocks()
-    assembly = assemble(configuration.loads(config))
-    folder = tempfile.TemporaryDirectory(prefix="lexfed-node-")
-    return Desk(site_of(assembly, Store(Path(folder.name))), folder)
+    return assemble(configuration.loads(config))
 
 
 @contextmanager
-def _clean(store: Store, name: str) -> Iterator[None]:
-    """Nothing of what clients keep stays here, and errors speak of where they keep it."""
-    try:
-        yield
-    except LexfedError as error:
-        raise LexfedError(str(error).replace(str(store.root), name)) from error
-    finally:
-        for folder in store.root.glob("[0-9]*"):
-            shutil.rmtree(folder)
+def _store(name: str) -> Iterator[Store]:
+    """For as long as a block takes: nothing of what clients keep stays here. Errors speak of where
+    they keep it.
+    """
+    with tempfile.TemporaryDirectory(prefix="lexfed-block-") as folder:
+        try:
+            yield Store(Path(folder))
+        except LexfedError as error:
+            raise LexfedError(str(error).replace(folder, name)) from error
 
 
 def _worked(site: Site, job: Job, luggage: Message, requests: Sequence[bytes]) -> bytes:

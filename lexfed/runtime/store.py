@@ -98,7 +98,7 @@ class Store:
         """What an answer at this clock has changed in a client's folder, on another machine."""
         folder = self.root / f"{client:08d}"
         for name in (*files, *gone):
-            if Path(name).name != name or name.startswith("."):
+            if not name or Path(name).name != name or name.startswith("."):
                 raise WireError(f"'{name}' is no file of a client's")
         if files:
             self._open(client)
