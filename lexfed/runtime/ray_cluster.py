@@ -26,6 +26,7 @@ import torch
 
 from lexfed import __version__
 from lexfed.core.errors import ConfigError, DataError, LexfedError, WorkerDied
+from lexfed.core.importing import look_in, looked_in
 from lexfed.core.memory import keep_blocks
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
@@ -67,6 +68,7 @@ class Orders:
     config: str  # TOML
     store: str  # where clients' files lie: an error speaks of them by that name
     versions: Mapping[str, str]  # of what decides on the bits
+    folders: Sequence[str]  # where modules of the user's own may be
 
 
 def versions() -> dict[str, str]:
@@ -87,7 +89,7 @@ def require() -> Any:
 def ray_cluster(site: Site, config: Config, address: str) -> Iterator[Federation]:
     """A federation whose clients are answered for by the nodes of a cluster."""
     ray = _connected(address)
-    orders = Orders(configuration.to_toml(config), str(site.store.root), versions())
+    orders = Orders(configuration.to_toml(config), str(site.store.root), versions(), looked_in())
     try:
         yield _federation(ray, site, json.dumps(asdict(orders)))
     finally:
@@ -114,7 +116,7 @@ def _refuse_unanswered(address: str) -> None:
     if "://" in address:
         raise ConfigError(f"--ray {address}: write HOST:PORT, as `ray start --head` prints it")
     words = [sys.executable, "-c", PROBE, address]
-    advice = "start one with `ray start --head`, and a node here with `ray start --address`"
+    advice = f"is it there, and is this machine a node of it (`ray start --address={address}`)?"
     try:
         tried = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired as error:
@@ -221,6 +223,8 @@ def work(orders: str, job: bytes, luggage: bytes, *requests: bytes) -> bytes:
     told = Orders(**json.loads(orders))
     try:
         _check_versions(told)
+        for folder in told.folders:
+            look_in(Path(folder))
         assembly = _assembled(told.config)
         with _store(told.store) as store:
             site = site_of(assembly, store)

@@ -137,6 +137,31 @@ def test_it_goes_on_where_it_stopped(
     assert half[1:] == whole[1:]
 
 
+OWN = """
+import lexfed
+from lexfed.learning.task import plain_update
+from lexfed.methods.fedavg import averaged
+
+METHOD = lexfed.Entry(
+    "mine", lexfed.CLASSIFIER, lambda parts, options: averaged(parts, plain_update(parts.task))
+)
+"""
+
+
+@pytest.mark.deployment
+def test_a_method_of_ones_own(nodes: Cluster, tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
+    """It lies beside the configuration: nodes look there too."""
+    folder = tmp_path / "setup"
+    folder.mkdir()
+    (folder / "own_on_ray.py").write_text(OWN)
+    shutil.move(tiny, folder / "own.toml")
+    told = words("method=own_on_ray:METHOD")
+    result = lexfed("run", folder / "own.toml", "--out", "workers", "--workers", 2, *told)
+    assert result.returncode == 0, result.stderr
+    ran(nodes, folder / "own.toml", "--out", "ray", *told, cwd=tmp_path)
+    assert figures(tmp_path / "ray") == figures(tmp_path / "workers")
+
+
 @pytest.mark.deployment
 def test_auto_is_the_cluster_of_the_environment(nodes: Cluster, tiny: Path, tmp_path: Path) -> None:
     environment = {**nodes.environment, "RAY_ADDRESS": nodes.address}

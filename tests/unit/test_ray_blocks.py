@@ -90,7 +90,10 @@ class Block:
         self.config = configuration.load(tiny, ["method=local_only", *told])
         self.site = site_of(assemble(self.config), Store(tmp_path / "clients"))
         self.orders = Orders(
-            configuration.to_toml(self.config), str(self.site.store.root), ray_cluster.versions()
+            configuration.to_toml(self.config),
+            str(self.site.store.root),
+            ray_cluster.versions(),
+            (),
         )
 
     def asked(self, step: int) -> dict[int, Message]:
