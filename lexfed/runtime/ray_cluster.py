@@ -188,9 +188,9 @@ def _awaited(ray: Any, task: Any) -> bytes:
             f"{str(error).strip().splitlines()[-1]}"
         ) from error
     except ray.exceptions.RayError as error:
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        why = (str(error).strip() or type(error).__name__).splitlines()[0].split(". ")[0]
         raise WorkerDied(
-            f"a block was lost on {1 + ATTEMPTS} nodes (memory?), go on with --resume: {why}"
+            f"a block was lost {1 + ATTEMPTS} times (memory?), go on with --resume: {why}"
         ) from error
 
 
