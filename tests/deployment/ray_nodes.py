@@ -93,6 +93,7 @@ def cluster(**environment: str) -> Iterator[Cluster]:
     folder = Path(tempfile.mkdtemp(prefix="lfr-"))  # short: sockets lie in it
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": fresh().hex()}
     inherited = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    inherited["TMPDIR"] = str(folder)  # what a killed node leaves
     port = free_port()
     made = Cluster(folder, f"127.0.0.1:{port}", {**inherited, **token, **environment})
     try:
