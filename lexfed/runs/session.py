@@ -32,6 +32,7 @@ from lexfed.records.rundir import RunDir
 from lexfed.report.progress import Events, Scoring
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
+from lexfed.runtime.ray_cluster import ray_cluster
 from lexfed.runtime.recording import Recorder, recorded, recorded_sums
 from lexfed.runtime.simulation import checked, simulate, site_of
 from lexfed.runtime.store import Store
@@ -48,7 +49,7 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run needs. The last three change no result."""
+    """Everything a run needs. The last four change no result."""
 
     assembly: Assembly
     directory: RunDir
@@ -57,6 +58,7 @@ class Run:
     record_wire: Path | None = None
     # what answers for the clients, where they are elsewhere; default: a simulation
     federation: Federation | None = None
+    ray: str | None = None  # the address of a cluster
 
     @property
     def study(self) -> Study:
@@ -109,6 +111,8 @@ def _simulated(
         return_large_blocks()
     else:
         keep_blocks()
+    if run.ray is not None:
+        return stack.enter_context(ray_cluster(site, config, run.ray)), site.population
     if run.workers and config.entry.has("threads"):
         return stack.enter_context(threads(site, run.workers)), site.population
     if run.workers:

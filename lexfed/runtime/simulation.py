@@ -25,7 +25,7 @@ from lexfed.federation import (
     tapped,
 )
 from lexfed.runtime.recording import Recorder
-from lexfed.runtime.store import Store
+from lexfed.runtime.store import Clock, Store
 from lexfed.secure.identity import simulated
 from lexfed.secure.member import securing
 from lexfed.wire import (
@@ -65,7 +65,7 @@ class Site:
     def answer(self, verb: Verb, client: ClientId, message: Message) -> Message | None:
         """The client's reply; None if it does not answer."""
         check(verb, "down", message)
-        clock = (int(message.meta["step"]), int(message.meta["ask"]) - verb.prepares)
+        clock = clock_of(verb, message)
         before = self.store.load(client, clock)
         reply, after = self.handlers[verb](message, self.population.client(client), before)
         if reply is not None:
@@ -107,6 +107,11 @@ class Site:
             return answer
 
         return handle
+
+
+def clock_of(verb: Verb, request: Message) -> Clock:
+    """The moment at which a request finds a client's state."""
+    return int(request.meta["step"]), int(request.meta["ask"]) - verb.prepares
 
 
 def _is_answer(answer: object) -> bool:

@@ -6,7 +6,7 @@ than the request's clock.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, get_ident
@@ -61,19 +61,54 @@ class Store:
         if not state.params and not state.blobs and not state.held:
             return
         path = self._path(client, clock)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not (self.root / formats.FILE).exists():
-            self.root.chmod(0o700)
-            formats.mark(self.root, "client store", formats.CLIENT_STORE)
+        self._open(client)
         if state.held:  # first: a state without what it holds would be half of one
             self.shared.save(_held(path), state.held)
         kept = Message(state.params, {HELD: 1} if state.held else {}, state.blobs)
         write_atomically(path, encode(kept), OWNER_ONLY)
+        self._forget_others(client, clock)
+
+    def _open(self, client: ClientId) -> None:
+        (self.root / f"{client:08d}").mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not (self.root / formats.FILE).exists():
+            self.root.chmod(0o700)
+            formats.mark(self.root, "client store", formats.CLIENT_STORE)
+
+    def _forget_others(self, client: ClientId, clock: Clock) -> None:
+        """But for this version, and the newest from before its step."""
         before = [version for version in self._versions(client) if version[0] < clock[0]]
         for version in self._versions(client):
             if version != clock and version != max(before, default=None):
                 self._path(client, version).unlink()
                 _held(self._path(client, version)).unlink(missing_ok=True)
+
+    def files(self, client: ClientId, clock: Clock | None = None) -> dict[str, bytes]:
+        """What lies in a client's folder, for a machine that has no such folder; with a clock, what
+        an answer to it may read: of the versions, the one that `load` hands out.
+        """
+        versions = set(self._versions(client)) if clock is not None else set()
+        handed_out = max((version for version in versions if version < (clock or ())), default=None)
+        paths = [self._path(client, version) for version in versions - {handed_out}]
+        others = {name for path in paths for name in (path.name, _held(path).name)}
+        there = sorted((self.root / f"{client:08d}").glob("[!.]*"))
+        return {path.name: path.read_bytes() for path in there if path.name not in others}
+
+    def put(
+        self, client: ClientId, clock: Clock, files: Mapping[str, bytes], gone: Iterable[str] = ()
+    ) -> None:
+        """What an answer at this clock has changed in a client's folder, on another machine."""
+        folder = self.root / f"{client:08d}"
+        for name in (*files, *gone):
+            if not name or Path(name).name != name or name.startswith("."):
+                raise WireError(f"'{name}' is no file of a client's")
+        if files:
+            self._open(client)
+        for name in sorted(files, reverse=True):  # a state after what it holds, as in `save`
+            write_atomically(folder / name, files[name], OWNER_ONLY)
+        for name in gone:
+            (folder / name).unlink(missing_ok=True)
+        if self._path(client, clock).name in files:
+            self._forget_others(client, clock)
 
     def secret(self) -> Seed:
         """From which the secrets of all clients of this machine hang: drawn once, kept as long as

@@ -1,20 +1,16 @@
 """Clients in worker processes: the same bits as one after the other, sooner.
 
-A worker rebuilds method and clients from the configuration. What crosses to it is a job (JSON: a
-verb and a block of the cohort) and the name of a file that holds the request, which all workers map
-into memory; what comes back is a message: the block's sum, made where its replies were made, or the
-replies. But for the four strings it is started with, nothing is pickled.
+A worker rebuilds method and clients from the configuration. What crosses to it is a job
+(`jobs`) and the name of a file that holds the request, which all workers map into memory; what
+comes back is messages. But for the four strings it is started with, nothing is pickled.
 """
 
 import fcntl
-import json
 import os
 import signal
 import threading
 import time
-import traceback
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,30 +21,30 @@ from pathlib import Path
 import torch
 
 from lexfed.core.devices import CPU, shared_out
-from lexfed.core.errors import LexfedError, WorkerDied
+from lexfed.core.errors import WorkerDied
 from lexfed.core.files import write_atomically
-from lexfed.core.importing import place_of
 from lexfed.core.memory import keep_blocks
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
 from lexfed.experiment.config import Config
-from lexfed.federation import Federation, Requests, Sum, add_replies, add_up, blocks, gated
+from lexfed.federation import Federation, Requests, blocks, gated
 from lexfed.runtime.forking import warm_up, without_main
+from lexfed.runtime.jobs import (
+    Job,
+    Wanted,
+    answer,
+    by_blocks,
+    distinct,
+    fault,
+    sizes,
+    without_fault,
+)
 from lexfed.runtime.recording import Recorder
-from lexfed.runtime.simulation import Site, sequential, site_of
+from lexfed.runtime.simulation import Site, site_of
 from lexfed.runtime.store import Store
-from lexfed.wire import ClientId, Message, Meta, Verb, decode, encode, pack, read, unpack
+from lexfed.wire import Message, Verb, decode, encode, read
 
 WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
-CLIENT = "#client"  # between a worker and us: whose reply this is
-
-
-class WorkerError(RuntimeError):
-    """A fault in a worker process, as it was seen there; and in one line."""
-
-    def __init__(self, trace: str, line: str) -> None:
-        super().__init__(f"in a worker process:\n{trace}")
-        self.line = line
 
 
 @dataclass(frozen=True)
@@ -99,38 +95,16 @@ def workers(
 
 
 def _federation(site: Site, team: list[Worker]) -> Federation:
-    population = site.population
-
-    def results(job: str, verb: Verb, requests: Requests) -> Iterator[list[Message]]:
+    def results(wanted: Wanted, verb: Verb, requests: Requests) -> Iterator[Sequence[Message]]:
         cohort = blocks(list(requests))
         with _shared(site.store.root, requests) as paths:
             asked = [
                 [(client, paths[id(requests[client])]) for client in block] for block in cohort
             ]
-            jobs = [
-                json.dumps({"job": job, "verb": verb.name, "requests": block}).encode()
-                for block in asked
-            ]
-            work = [sum(population.size(client) for client in block) for block in cohort]
-            yield from _schedule(team, jobs, work)
+            jobs = [Job(wanted, verb.name, block).encoded() for block in asked]
+            yield from _schedule(team, jobs, sizes(site.population, cohort))
 
-    def ask(verb: Verb, requests: Requests) -> Iterator[tuple[ClientId, Message]]:
-        for replies in results("ask", verb, requests):
-            for reply in replies:
-                meta = {key: value for key, value in reply.meta.items() if key != CLIENT}
-                yield int(reply.meta[CLIENT]), Message(reply.arrays, meta, reply.blobs)
-
-    def total(verb: Verb, requests: Requests) -> Sum:
-        return add_up(_sum(message) for (message,) in results("total", verb, requests))
-
-    return gated(Federation(range(len(population)), ask, total))
-
-
-def _sum(message: Message) -> Sum:
-    """What a worker added up."""
-    refused = Counter(json.loads(str(message.meta["refused"])))
-    clients, bytes_up = (int(message.meta[name]) for name in ("clients", "bytes_up"))
-    return Sum(unpack(message.arrays), clients, bytes_up, refused)
+    return gated(by_blocks(site.population, results))
 
 
 @contextmanager
@@ -139,23 +113,22 @@ def _shared(folder: Path, requests: Requests) -> Iterator[dict[int, str]]:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths: dict[int, str] = {}
     try:
-        for message in requests.values():
-            if id(message) not in paths:
-                path = folder / f".request-{os.getpid()}-{time.monotonic_ns()}.safetensors"
-                write_atomically(path, encode(message))
-                paths[id(message)] = str(path)
+        for number, message in distinct(requests).items():
+            path = folder / f".request-{os.getpid()}-{time.monotonic_ns()}.safetensors"
+            write_atomically(path, encode(message))
+            paths[number] = str(path)
         yield paths
     finally:
         for name in paths.values():
             Path(name).unlink()
 
 
-def _schedule(team: list[Worker], jobs: list[bytes], work: list[int]) -> list[list[Message]]:
+def _schedule(team: list[Worker], jobs: list[bytes], work: list[int]) -> list[Sequence[Message]]:
     """Give the longest jobs out first, each to whoever is free; the results in the order of the
     jobs.
     """
     waiting = sorted(range(len(jobs)), key=lambda i: -work[i])
-    results: list[list[Message]] = [[] for _ in jobs]
+    results: list[Sequence[Message]] = [[] for _ in jobs]
     busy: dict[Connection, int] = {}
     idle = [worker.pipe for worker in team]
     while waiting or busy:
@@ -177,18 +150,13 @@ def _send(team: list[Worker], pipe: Connection, job: bytes) -> None:
         raise _died(team, pipe) from error
 
 
-def _receive(team: list[Worker], pipe: Connection) -> list[Message]:
+def _receive(team: list[Worker], pipe: Connection) -> Sequence[Message]:
     try:
         count = int(pipe.recv_bytes())
         replies = [decode(pipe.recv_bytes()) for _ in range(count)]
     except (EOFError, OSError) as error:
         raise _died(team, pipe) from error
-    for reply in replies:
-        if "error" in reply.meta:
-            raise LexfedError(str(reply.meta["error"]))
-        if "traceback" in reply.meta:
-            raise WorkerError(str(reply.meta["traceback"]), str(reply.meta["line"]))
-    return replies
+    return without_fault(replies)
 
 
 def _died(team: list[Worker], pipe: Connection) -> WorkerDied:
@@ -214,17 +182,14 @@ def _work(pipe: Connection, orders: Orders) -> None:
     site: Site | None = None
     while True:
         try:
-            job = json.loads(pipe.recv_bytes())
+            job = Job.decoded(pipe.recv_bytes())
         except (EOFError, OSError):  # the run is over, or its process died with bytes unread
             return
         try:
             site = site or _site(orders)
-            replies = _answer(site, job)
-        except LexfedError as error:
-            replies = [Message(meta={"error": str(error)})]
+            replies = answer(site, job, _request)
         except Exception as error:
-            line = f"{type(error).__name__}{place_of(error)}: {error}"
-            replies = [Message(meta={"traceback": traceback.format_exc(), "line": line})]
+            replies = [fault(error)]
         try:
             pipe.send_bytes(str(len(replies)).encode())
             for reply in replies:
@@ -237,24 +202,6 @@ def _site(orders: Orders) -> Site:
     recorder = Recorder(Path(orders.record)) if orders.record else None
     assembly = assemble(configuration.loads(orders.config), device=torch.device(orders.device))
     return site_of(assembly, Store(Path(orders.store)), recorder)
-
-
-def _answer(site: Site, job: dict[str, object]) -> list[Message]:
-    requests = {client: _request(path) for client, path in job["requests"]}  # type: ignore[attr-defined]
-    verb = site.method.verb(str(job["verb"]))
-    replies = sequential(site)(verb, requests)
-    if job["job"] == "total":
-        block_sum = add_replies(verb, requests, replies)
-        meta: dict[str, Meta] = {
-            "clients": block_sum.clients,
-            "bytes_up": block_sum.bytes_up,
-            "refused": json.dumps(block_sum.refused),
-        }
-        return [Message(pack(block_sum.update), meta)]
-    return [
-        Message(reply.arrays, {**reply.meta, CLIENT: client}, reply.blobs)
-        for client, reply in replies
-    ]
 
 
 @lru_cache(maxsize=1)  # a broadcast is one object for all its clients, here as in a single process
