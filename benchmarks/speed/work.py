@@ -8,13 +8,13 @@ model; no lexfed.
 
 import argparse
 import json
-import resource
 import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import watching
 
 NOISE_COHORT = 20_000  # the noise on the mean is that of a cohort of so many
 
@@ -162,9 +162,9 @@ def own_cpu() -> float:
     return time.process_time()
 
 
-def peak_mb() -> float:
-    """The largest this process has been."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def began() -> dict[str, float]:
+    """How long this process has been at it when its first round begins."""
+    return {"start_s": watching.age(), "start_cpu_s": own_cpu()}
 
 
 def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> None:
