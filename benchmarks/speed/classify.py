@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-import watching
 import work as shared
 from torch import nn
 

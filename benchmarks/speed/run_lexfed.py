@@ -134,6 +134,7 @@ def run(options: argparse.Namespace) -> None:
             federation, derive(root(config.seed), "server"), ServerState()
         )
         state = next(server)  # the tokenizer, and the first model
+        began = shared.began()
         if options.profile:
             next(server)
             profile.enable()
@@ -152,7 +153,7 @@ def run(options: argparse.Namespace) -> None:
     if options.agree:
         np.savez(options.agree, **{name: value.numpy() for name, value in state.params.items()})
     who = f"lexfed, {options.workers} workers" if options.workers else "lexfed, one process"
-    shared.report(who, options.folder, wall, cpu)
+    shared.report(who, options.folder, wall, cpu, began)
 
 
 def _cpu() -> float:

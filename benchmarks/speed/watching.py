@@ -6,10 +6,12 @@ servers and daemons count whoever started them. Needs no library; of Linux.
 """
 
 import os
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,23 +64,26 @@ def family(root: int, living: Iterable[Process], known: Iterable[Process] = ()) 
     return [one for one in living if one.pid in ours]
 
 
-def pss_mb(rollup: str) -> float:
-    """The proportional set size in the text of a `smaps_rollup`."""
-    for line in rollup.splitlines():
-        name, _, value = line.partition(":")
-        if name == "Pss":
-            return int(value.split()[0]) / 1024
-    return 0.0
+def pss_mb(rollup: str) -> tuple[float, float]:
+    """The proportional set size in the text of a `smaps_rollup`; and what of it is no file's."""
+    sizes = {
+        name: int(value.split()[0]) / 1024
+        for name, _, value in (line.partition(":") for line in rollup.splitlines())
+        if name in ("Pss", "Pss_Anon")
+    }
+    return sizes.get("Pss", 0.0), sizes.get("Pss_Anon", 0.0)
 
 
-def memory_mb(processes: Iterable[Process], proc: Path = _PROC) -> float:
-    total = 0.0
+def memory_mb(processes: Iterable[Process], proc: Path = _PROC) -> tuple[float, float]:
+    """Of all of them together."""
+    whole, own = 0.0, 0.0
     for one in processes:
         try:
-            total += pss_mb((proc / str(one.pid) / "smaps_rollup").read_text())
+            found = pss_mb((proc / str(one.pid) / "smaps_rollup").read_text())
         except (FileNotFoundError, ProcessLookupError):  # it has just ended
             continue
-    return total
+        whole, own = whole + found[0], own + found[1]
+    return whole, own
 
 
 def tree_cpu(root: int | None = None) -> float:
@@ -98,60 +103,67 @@ def age(pid: int | None = None) -> float:
 # --- a command -----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Line:
+    """What a command has printed, and when."""
+
+    text: str
+    wall_s: float  # since its start
+    cpu_s: float  # of it and all that came from it
+
+
 @dataclass
 class Watched:
     """What was seen of a command from its start to its end."""
 
     wall_s: float = 0.0
-    cpu_s: float = 0.0
     peak_pss_mb: float = 0.0
+    peak_anon_mb: float = 0.0  # without files that are mapped
     processes: int = 0  # the most at once
     looks: int = 0
-    lines: list[tuple[float, str]] = field(default_factory=list)  # seconds after the start
+    lines: list[Line] = field(default_factory=list)
 
 
-class CommandFailed(Exception):
+class CommandError(Exception):
     """A runner ended with an error; its own last words."""
 
 
-def watch(command: Sequence[str], environment: Mapping[str, str], every: float = EVERY) -> Watched:
-    """Run a command to its end and watch it. What it leaves running is ended."""
+def watch(
+    command: Sequence[str], environment: Mapping[str, str], every: float | None = None
+) -> Watched:
+    """Run a command to its end. `every`: its memory is looked at so often, which takes some time of
+    the machine, so it is not done while times are measured. What it leaves running is ended.
+    """
     seen, ended = Watched(), threading.Event()
     known: dict[tuple[int, int], Process] = {}
     errors: list[str] = []
     began = time.perf_counter()
-    child = subprocess.Popen(
+    with subprocess.Popen(
         command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    look = threading.Thread(target=_look, args=(child.pid, seen, known, ended, every))
-    listen = threading.Thread(target=_listen, args=(child.stderr, errors))
-    look.start()
-    listen.start()
-    for line in child.stdout or ():
-        seen.lines.append((time.perf_counter() - began, line.rstrip("\n")))
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    seen.wall_s = time.perf_counter() - began
-    ended.set()
-    look.join()
-    listen.join()
-    _end_the_rest(child.pid, known)
-    # of those that nobody waited for, what they had when last looked at
-    orphans = sum(one.cpu + one.reaped for one in known.values() if one.pid != child.pid)
-    waited = usage.ru_utime + usage.ru_stime
-    seen.cpu_s = max(waited, _own(known, child.pid) + orphans)
+    ) as child:
+        helpers = [
+            threading.Thread(target=_hear, args=(child, seen, began)),
+            threading.Thread(target=lambda: errors.extend(child.stderr or ())),
+            threading.Thread(target=_look, args=(child.pid, seen, known, ended, every)),
+        ]
+        for helper in helpers:
+            helper.start()
+        child.wait()
+        seen.wall_s = time.perf_counter() - began  # its daemons may hold the pipes for longer
+        ended.set()
+        _end_the_rest(child.pid, known)
+        for helper in helpers:
+            helper.join()
     if child.returncode:
-        raise CommandFailed(f"{' '.join(command)} ended with {child.returncode}:\n"
-                            + "".join(errors[-30:]))  # fmt: skip
+        told = "".join(errors[-30:])
+        raise CommandError(f"{' '.join(command)} ended with {child.returncode}:\n{told}")
     return seen
 
 
-def _own(known: Mapping[tuple[int, int], Process], pid: int) -> float:
-    return max((one.cpu for one in known.values() if one.pid == pid), default=0.0)
-
-
-def _listen(stream: Iterable[str], into: list[str]) -> None:
-    into.extend(stream)
+def _hear(child: "subprocess.Popen[str]", seen: Watched, began: float) -> None:
+    for line in child.stdout or ():
+        now = time.perf_counter() - began
+        seen.lines.append(Line(line.rstrip("\n"), now, tree_cpu(child.pid)))
 
 
 def _look(
@@ -159,22 +171,33 @@ def _look(
     seen: Watched,
     known: dict[tuple[int, int], Process],
     ended: threading.Event,
-    every: float,
+    every: float | None,
 ) -> None:
-    while not ended.wait(every):
+    while not ended.wait(every or 1.0):
         ours = family(root, everybody(), known.values())
         known.update({(one.pid, one.born): one for one in ours})
-        seen.peak_pss_mb = max(seen.peak_pss_mb, memory_mb(ours))
+        if every is not None:
+            whole, own = memory_mb(ours)
+            seen.peak_pss_mb = max(seen.peak_pss_mb, whole)
+            seen.peak_anon_mb = max(seen.peak_anon_mb, own)
         seen.processes = max(seen.processes, len(ours))
         seen.looks += 1
 
 
 def _end_the_rest(root: int, known: Mapping[tuple[int, int], Process]) -> None:
     """Daemons that outlive the command would disturb the next one. They were seen under it."""
-    for one in known.values():
-        now = process(one.pid)
-        if one.pid != root and now is not None and now.born == one.born:
-            try:
-                os.kill(one.pid, 15)
-            except (ProcessLookupError, PermissionError):
-                continue
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        left = [one for one in known.values() if one.pid != root and _lives(one)]
+        if not left:
+            return
+        if time.monotonic() > deadline - 8.0:  # two seconds to end by themselves
+            for one in left:
+                with suppress(ProcessLookupError):
+                    os.kill(one.pid, signal.SIGTERM)
+        time.sleep(0.05)
+
+
+def _lives(one: Process) -> bool:
+    now = process(one.pid)
+    return now is not None and now.born == one.born

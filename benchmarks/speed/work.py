@@ -167,7 +167,9 @@ def began() -> dict[str, float]:
     return {"start_s": watching.age(), "start_cpu_s": own_cpu()}
 
 
-def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> None:
+def report(
+    runner: str, folder: Path, wall: list[float], cpu: list[float], start: dict[str, float]
+) -> None:
     """One line of JSON; the first round warms up and does not count."""
     planned, work = rounds(folder), read(folder)
     counted = [steps(work, one_round) for one_round in planned[1 : len(wall)]]
@@ -178,7 +180,6 @@ def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> No
         "steps": done,
         "cpu_ms_per_step": 1e3 * sum(cpu[1:]) / done if done else None,
         "wall_s_per_round": float(np.mean(wall[1:])) if done else None,
-        "wall_s_best_round": float(np.min(wall[1:])) if done else None,
-        "peak_mb": peak_mb(),
+        **start,
     }
     print(json.dumps(found), flush=True)
