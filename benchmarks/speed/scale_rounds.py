@@ -1,8 +1,8 @@
 """Time and memory of a round, by the cohort and by the population.
 
 `lexfed run` itself, watched from outside: FedAvg with a small classifier, two short texts a client,
-which lie in an Arrow file that is mapped, not read. A round's time is that between two of its
-lines, checkpoint and record included. Asked for: time linear in the cohort and flat in the population,
+which lie in an Arrow file that is mapped, not read. A round takes from one of its lines to the
+next, checkpoint and record included. Asked for: time linear in the cohort, flat in the population,
 memory flat in both.
 """
 
