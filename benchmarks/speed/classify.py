@@ -192,6 +192,12 @@ def rounds(folder: Path, most: int | None = None) -> list[list[tuple[torch.Tenso
     return [[client(folder, n, place) for place in places[n]] for n in sorted(places)[:most]]
 
 
+def steps(folder: Path, played: int) -> int:
+    """Local steps in the rounds after the first, which warms up and does not count."""
+    counted = rounds(folder, played)[1:]
+    return sum(-(-len(x) // BATCH) for one_round in counted for x, _ in one_round)
+
+
 @torch.no_grad()
 def accuracy(net: BiLSTM, folder: Path) -> float:
     with np.load(folder / "cls-test.npz") as test:
@@ -245,10 +251,7 @@ def report(
     more: Mapping[str, float],
 ) -> None:
     """One line of JSON; the first round warms up and does not count."""
-    steps = [
-        sum(-(-len(x) // BATCH) for x, _ in one_round) for one_round in rounds(folder, len(wall))
-    ]
-    done = sum(steps[1:])
+    done = steps(folder, len(wall))
     found = {
         "runner": runner,
         "work": "classifier",

@@ -161,7 +161,7 @@ class Classifying(Measuring):
         known = {OUT: str(out), "{config}": str(self.folder / "classify.toml")}
         words = tuple(known.get(word, word) for word in runner.words)
         seen, found = super().play(Runner(runner.peer, words, runner.read), *more, every=every)
-        return seen, {**found, **_of_run(out)}
+        return seen, {**found, **_of_run(out), **_by_step(self.folder, found, out)}
 
 
 def _of_run(out: Path) -> dict[str, float]:
@@ -176,6 +176,15 @@ def _of_run(out: Path) -> dict[str, float]:
         ),
         "accuracy": summary["global_accuracy"],
     }
+
+
+def _by_step(folder: Path, found: Mapping[str, float], out: Path) -> dict[str, float]:
+    """The processor time of the rounds after the first, over the local steps in them."""
+    import classify
+
+    played = len((out / "rounds.jsonl").read_text().splitlines())
+    steps = classify.steps(folder, played)
+    return {"cpu_ms_per_step": 1e3 * found["cpu_s_of_rounds"] / steps} if steps else {}
 
 
 def classifier(measuring: Measuring) -> Part:

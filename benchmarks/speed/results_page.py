@@ -1,9 +1,11 @@
 """The page benchmarks/RESULTS.md, from the figures."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import work as shared
+from pictures import BARS
 from ratios import START_UP_AIM, Ratio, Spread, ratios, spread, spreads
 
 Part = Mapping[str, Any]
@@ -34,6 +36,7 @@ in one process and the bare loop are rounds alone."""
 
 def page(found: Mapping[str, Part]) -> str:
     lines = [INTRODUCTION, "", *_machine(found), "", *_aims(found)]
+    lines += ["", *(f"![{about[0]}](plots/speed-{name}.svg)\n" for name, about in drawn(found))]
     for name, part in found.items():
         if name == "scale":
             lines += ["", *_scale(part)]
@@ -44,6 +47,17 @@ def page(found: Mapping[str, Part]) -> str:
         elif name in shared.WORKS:
             lines += ["", *_language(name, part)]
     return "\n".join(lines) + "\n"
+
+
+def drawn(found: Mapping[str, Part]) -> list[tuple[str, tuple[str, str, str, float]]]:
+    """The pictures that there is something for."""
+    runs = [
+        run for part in found.values() if "memory" in part for run in chain(*part["runs"].values())
+    ]
+    return [
+        (name, about) for name, about in BARS.items()
+        if runs and (about[1] == "peak_pss_mb" or any(about[1] in run for run in runs))
+    ]  # fmt: skip
 
 
 def _machine(found: Mapping[str, Part]) -> Iterator[str]:

@@ -135,9 +135,10 @@ def verdicts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for key, name in (("peak_pss_mb", "All memory"), ("peak_anon_mb", "Memory of its own")):
         for what, one, other in (("cohort", small, large), ("population", few, many)):
             grown = other[key] / one[key]
+            each = (other[key] - one[key]) * (1 << 20) / (other[what] - one[what])
             told.append(
-                f"{name}, {what} {other[what]:,} beside {one[what]:,}: {grown:.2f} times. "
-                f"{_flat(grown)}"
+                f"{name}, {what} {other[what]:,} beside {one[what]:,}: {grown:.2f} times, "
+                f"{each:,.0f} bytes more for each. {_flat(grown)}"
             )
     return told
 

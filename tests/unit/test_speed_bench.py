@@ -172,6 +172,7 @@ def test_the_page_says_what_is_not_met(speed: Any, classified: dict[str, Any]) -
     assert "flwr 1.41.0" in page
     assert "agree to 1.0e-07" in page
     drawn = speed("pictures").bars({"classifier": classified})
+    assert all(f"(plots/{name}.svg)" in page for name in drawn)
     assert {"speed-wall", "speed-memory", "speed-bytes", "speed-start"} == set(drawn)
 
 
