@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
@@ -207,6 +207,8 @@ def _work(pipe: Connection, orders: Orders) -> None:
     torch.set_num_threads(1)
     keep_blocks()
     site: Site | None = None
+    with suppress(Exception):  # at once, while the server makes its model; who asks hears why not
+        site = _site(orders)
     while True:
         try:
             job = json.loads(pipe.recv_bytes())

@@ -188,14 +188,14 @@ def test_weights_that_differ_or_did_not_move_end_the_benchmark(speed: Any) -> No
 def test_scale_is_judged(speed: Any) -> None:
     scale = speed("scale_rounds")
     rows = [
-        {"cohort": c, "population": p, "s_per_round": s, "before_s": 1.0, "peak_pss_mb": m,
+        {"cohort": c, "population": p, "s_per_round": s, "cpu_s_per_round": s, "before_s": 1.0, "peak_pss_mb": m,
          "peak_anon_mb": m}
         for c, p, s, m in ((10, 100_000, 0.01, 100), (10_000, 100_000, 9.0, 110),
                            (100, 1_000, 0.1, 100), (100, 1_000_000, 0.11, 300))
     ]  # fmt: skip
     told = scale.verdicts(rows)
     assert "Linear." in told[0]
-    assert "1.10 times as long. Flat." in told[1]
+    assert "1.10 times as long (wall). Flat." in told[1]
     assert sum("**Not flat.**" in sentence for sentence in told) == 2
 
 
