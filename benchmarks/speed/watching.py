@@ -148,12 +148,15 @@ def watch(
         ]
         for helper in helpers:
             helper.start()
-        child.wait()
-        seen.wall_s = time.perf_counter() - began  # its daemons may hold the pipes for longer
-        ended.set()
-        _end_the_rest(child.pid, known)
-        for helper in helpers:
-            helper.join()
+        try:
+            child.wait()
+            seen.wall_s = time.perf_counter() - began  # its daemons may hold the pipes for longer
+        finally:  # Ctrl-C too leaves nothing behind
+            child.kill()
+            ended.set()
+            _end_the_rest(child.pid, known)
+            for helper in helpers:
+                helper.join()
     if child.returncode:
         told = "".join(errors[-30:])
         raise CommandError(f"{' '.join(command)} ended with {child.returncode}:\n{told}")

@@ -208,3 +208,19 @@ def test_what_was_interrupted_goes_on_with_the_same_options_only(
     progress.write_text(json.dumps({**same, "parts": {"small": {"runs": {}}}}))
     assert main["unfinished"](progress, same) == {"small": {"runs": {}}}
     assert main["unfinished"](progress, {**same, "commit": "abd"}) == {}
+
+
+def test_every_part_has_its_place_on_the_page(speed: Any, classified: dict[str, Any]) -> None:
+    started = {
+        "import_torch_s": 1.0, "cpu_s": 3.0, "beyond_torch_s": 2.0, "first_round_cpu_s": 3.1,
+        "first_round_beyond_torch_s": 2.1, "whole_cpu_s": 3.5, "whole_beyond_torch_s": 2.5,
+    }  # fmt: skip
+    start_up = {"measured": classified["measured"], "runs": {"lexfed run": [started]}}
+    parts = {"start-up": start_up, "small": classified, "scale": {**classified, "rows": []}}
+    page = speed("results_page").page(parts)
+    for heading in ("## Aims", "## start-up", "## small: 1,000 tokens, width 32", "## scale"):
+        assert heading in page
+    (line,) = (line for line in page.splitlines() if line.startswith("| start-up |"))
+    assert "2.00 s more" in line
+    assert "**not met**" in line
+    assert "Flower simulation, two workers | 1.000 | 6.0 | 10.0 |" in page
