@@ -32,8 +32,9 @@ test-browser: $(VENV)/ready-browser
 	LEXFED_BROWSER=$$(command -v chromium) $(BIN)/pytest tests/browser
 
 # beside the peers, interleaved, on identical work; they get environments of their own in .bench/
+# what was interrupted goes on; BENCH="--only classifier --repeats 1", BENCH=--fresh
 bench: $(VENV)/ready-dev
-	$(BIN)/python benchmarks/speed --envs .bench
+	$(BIN)/python benchmarks/speed --envs .bench $(BENCH)
 
 # three organisations on this machine: trains, kills one, brings it back
 federation: $(VENV)/ready-dev

@@ -2,6 +2,7 @@
 once.
 """
 
+import gc
 import sys
 from functools import partial
 from pathlib import Path
@@ -139,6 +140,7 @@ def main() -> None:
         sys.exit(130)
     except Exception as error:  # a fault in lexfed, or in a method of the user's own
         _crash(error)
+    gc.freeze()  # what torch has made is not looked through once more: half a second
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -198,9 +200,12 @@ def run(
         from lexfed.runtime.forking import warm_up
 
         warm_up()
+    gc.disable()  # modules are there to stay: to look through them while they load is for nothing
     from lexfed.core.errors import ConfigError
     from lexfed.runs import launch
 
+    gc.freeze()
+    gc.enable()
     manner = launch.Manner(workers, record_wire, tensorboard, device=device, ray=ray)
     if resume:
         if out or from_:

@@ -1,18 +1,20 @@
 """The second work: a BiLSTM classifier of texts, averaged by FedAvg; 10 of 100 clients a round.
 
     python classify.py FOLDER write
-    python classify.py FOLDER lexfed [--workers 0] [--rounds 8]
-    python classify.py FOLDER floor  [--rounds 8]
+    python classify.py FOLDER lexfed [--rounds 20]
+    python classify.py FOLDER floor  [--rounds 20]
 
-lexfed runs first and writes what each client's batches were; the bare loop of torch repeats them
-from the same weights. Both leave their weights after the first round, which must agree.
+lexfed runs first and writes what each client's batches were; the bare loop of torch and Flower
+(`run_flower.py`) repeat them from the same weights. All leave their weights after the first round,
+which must agree. What peers need of this file needs no lexfed.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +24,9 @@ import work as shared
 from torch import nn
 
 VOCABULARY, WIDTH, HIDDEN, CLASSES = 20_000, 100, 64, 4
-CLIENTS, TEXTS, LENGTH, COHORT, BATCH, LR = 100, 101, 32, 10, 32, 0.5
+CLIENTS, TEXTS, LENGTH, COHORT, BATCH, LR, ROUNDS = 100, 101, 32, 10, 32, 0.5, 20
 NAMES = {"embedding.weight": "emb.weight", "output.weight": "fc.weight", "output.bias": "fc.bias"}
+CONFIG = "classify.toml"
 
 
 def write(folder: Path) -> None:
@@ -42,51 +45,58 @@ def write(folder: Path) -> None:
                 file.write(json.dumps(row) + "\n")
     every = " ".join(f"w{word}" for word in range(words))
     (folder / "public.jsonl").write_text(json.dumps({"text": every}) + "\n")
+    (folder / CONFIG).write_text(
+        f"""name = "classify"
+rounds = {ROUNDS}
+method = "fedavg"
+[data]
+name = {json.dumps(str((folder / "users.jsonl").resolve()))}
+partition = "user"
+clients = {CLIENTS}
+test = 0.01
+validation = 0.0
+[vocabulary]
+corpus = {json.dumps(str((folder / "public.jsonl").resolve()))}
+size = {VOCABULARY}
+[model]
+embedding = {WIDTH}
+hidden = {HIDDEN}
+dropout = 0.0
+[cohort]
+size = {COHORT}
+[train]
+optimizer = "sgd"
+lr = {LR}
+batch = {BATCH}
+"""
+    )
 
 
 # --- lexfed ---------------------------------------------------------------------------------------
 
 
 def run_lexfed(options: argparse.Namespace) -> None:
-    from run_lexfed import _cpu
-
+    """The rounds of a run, from one state of the server to the next, in this process; then the
+    batches of every client are written down.
+    """
     from lexfed.core.memory import give_back, keep_blocks
     from lexfed.core.seeds import derive, root
     from lexfed.experiment import config as configuration
     from lexfed.experiment.assembly import assemble
     from lexfed.federation import ServerState
     from lexfed.federation.sums import tapped
-    from lexfed.models.model import shuffled
     from lexfed.runtime.meter import Tally, metered
     from lexfed.runtime.simulation import simulate, site_of
     from lexfed.runtime.store import Store
-    from lexfed.runtime.workers import workers
 
     folder = options.folder
-    config = configuration.parse(
-        {
-            "name": "classify", "rounds": options.rounds, "method": "fedavg",
-            "data": {
-                "name": str(folder / "users.jsonl"), "partition": "user", "clients": CLIENTS,
-                "test": 0.01, "validation": 0.0,
-            },
-            "vocabulary": {"corpus": str(folder / "public.jsonl"), "size": VOCABULARY},
-            "model": {"embedding": WIDTH, "hidden": HIDDEN, "dropout": 0.0},
-            "cohort": {"size": COHORT},
-            "train": {"optimizer": "sgd", "lr": LR, "batch": BATCH},
-        }
-    )  # fmt: skip
     keep_blocks()  # as a run does
-    assembly = assemble(config)
+    assembly = assemble(configuration.load(folder / CONFIG, [f"rounds={options.rounds}"]))
     asked: list[tuple[int, list[int]]] = []
     wall, cpu, tally = [], [], Tally()
-    with tempfile.TemporaryDirectory() as store, ExitStack() as stack:
-        site = site_of(assembly, Store(Path(store)))
-        federation = simulate(site)
-        if options.workers:
-            federation = stack.enter_context(workers(site, config, options.workers))
+    with tempfile.TemporaryDirectory() as store:
         federation = tapped(
-            metered(federation, tally),
+            metered(simulate(site_of(assembly, Store(Path(store)))), tally),
             lambda verb, requests: asked.append(
                 (int(next(iter(requests.values())).meta["step"]), list(requests))
             ),
@@ -94,29 +104,39 @@ def run_lexfed(options: argparse.Namespace) -> None:
         server = assembly.method.server(federation, derive(root(0), "server"), ServerState())
         state = next(server)
         _save(folder / "cls-start.npz", state.params)
-        clock = time.perf_counter(), _cpu()
+        began = shared.began()
+        clock = time.perf_counter(), shared.own_cpu()
         for after in server:
             give_back()
             wall.append(time.perf_counter() - clock[0])
-            cpu.append(_cpu() - clock[1])
+            cpu.append(shared.own_cpu() - clock[1])
             if len(wall) == 1:
-                _save(folder / f"cls-lexfed-{options.workers}.npz", after.params)
-            clock = time.perf_counter(), _cpu()
-    plan = {}
+                _save(folder / "cls-lexfed.npz", after.params)
+            clock = time.perf_counter(), shared.own_cpu()
+    _write_plan(folder, assembly, asked)
+    clients = sum(len(cohort) for _, cohort in asked)
+    report("lexfed, one process", folder, wall, cpu, tally.bytes_up / clients, began)
+
+
+def _write_plan(folder: Path, assembly, asked: list[tuple[int, list[int]]]) -> None:  # type: ignore[no-untyped-def]
+    from lexfed.core.seeds import derive
+    from lexfed.models.model import shuffled
+
+    reader, plan = assembly.parts.task.reader, {}
     for number, (step, cohort) in enumerate(asked):
         for place, client in enumerate(cohort):
             person = assembly.population.client(client)
-            examples = assembly.parts.task.reader.read(person.train).examples
             seed = derive(derive(person.secret, "train", step, 0), "epoch", 0)
-            batches = list(shuffled(examples, BATCH, seed))
+            batches = list(shuffled(reader.read(person.train).examples, BATCH, seed))
             plan[f"{number}/{place}/x"] = torch.cat([batch.ids for batch in batches]).numpy()
             plan[f"{number}/{place}/y"] = torch.cat([batch.labels for batch in batches]).numpy()
     np.savez(folder / "cls-plan.npz", **plan)
-    who = f"lexfed, {options.workers} workers" if options.workers else "lexfed, one process"
-    _report(who, folder, wall, cpu, tally.bytes_up / len(plan) * 2)
+    test = reader.read(assembly.population.common_test).examples
+    (whole,) = shuffled(test, len(assembly.population.common_test), derive(b"any order"))
+    np.savez(folder / "cls-test.npz", x=whole.ids.numpy(), y=whole.labels.numpy())
 
 
-# --- the floor ------------------------------------------------------------------------------------
+# --- for the others -------------------------------------------------------------------------------
 
 
 class BiLSTM(nn.Module):
@@ -130,22 +150,79 @@ class BiLSTM(nn.Module):
         return self.fc(self.lstm(self.emb(x))[0].mean(1))
 
 
+def begun(folder: Path) -> BiLSTM:
+    """The model with the weights that lexfed begins with."""
+    net = BiLSTM()
+    with np.load(folder / "cls-start.npz") as start:
+        net.load_state_dict({NAMES.get(n, n): torch.from_numpy(start[n]) for n in start})
+    return net
+
+
+def train(net: BiLSTM, x: torch.Tensor, y: torch.Tensor) -> None:
+    """An epoch of plain SGD in the order that is given."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR)
+    for at in range(0, len(x), BATCH):
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[at : at + BATCH]), y[at : at + BATCH]).backward()
+        optimizer.step()
+
+
+def ours(weights: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Under lexfed's names."""
+    names = {theirs: name for name, theirs in NAMES.items()}
+    return {names.get(n, n): value.detach().numpy() for n, value in weights.items()}
+
+
+@cache
+def _plan(folder: Path):  # type: ignore[no-untyped-def]
+    return np.load(folder / "cls-plan.npz")
+
+
+def client(folder: Path, number: int, place: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The texts and labels of one client of one round, in the order it trains on them."""
+    x, y = (_plan(folder)[f"{number}/{place}/{kind}"] for kind in "xy")
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def rounds(folder: Path, most: int | None = None) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    names = [name.split("/") for name in _plan(folder).files if name.endswith("x")]
+    places: dict[int, list[int]] = {}
+    for number, place, _ in names:
+        places.setdefault(int(number), []).append(int(place))
+    return [[client(folder, n, place) for place in places[n]] for n in sorted(places)[:most]]
+
+
+def steps(folder: Path, played: int) -> int:
+    """Local steps in the rounds after the first, which warms up and does not count."""
+    counted = rounds(folder, played)[1:]
+    return sum(-(-len(x) // BATCH) for one_round in counted for x, _ in one_round)
+
+
+@torch.no_grad()
+def accuracy(net: BiLSTM, folder: Path) -> float:
+    with np.load(folder / "cls-test.npz") as test:
+        x, y = torch.from_numpy(test["x"]), torch.from_numpy(test["y"])
+    return float((net(x).argmax(1) == y).float().mean())
+
+
+def dense_bytes() -> int:
+    return 4 * sum(value.numel() for value in BiLSTM().parameters())
+
+
+# --- the floor ------------------------------------------------------------------------------------
+
+
 def run_floor(options: argparse.Namespace) -> None:
-    net, planned = BiLSTM(), _rounds(options.folder)
-    with np.load(options.folder / "cls-start.npz") as start:
-        common = {NAMES.get(n, n): torch.from_numpy(start[n]) for n in start}
-    wall, cpu = [], []
+    net, planned = begun(options.folder), rounds(options.folder, options.rounds)
+    common = {name: value.clone() for name, value in net.state_dict().items()}
+    wall, cpu, began = [], [], shared.began()
     for one_round in planned:
         clock = time.perf_counter(), shared.own_cpu()
         total: dict[str, torch.Tensor] = {}
         texts = 0
         for x, y in one_round:
             net.load_state_dict(common)
-            optimizer = torch.optim.SGD(net.parameters(), lr=LR)
-            for at in range(0, len(x), BATCH):
-                optimizer.zero_grad()
-                F.cross_entropy(net(x[at : at + BATCH]), y[at : at + BATCH]).backward()
-                optimizer.step()
+            train(net, x, y)
             for name, value in net.state_dict().items():
                 weighted = value * float(len(x))
                 total[name] = total[name] + weighted if name in total else weighted
@@ -154,45 +231,35 @@ def run_floor(options: argparse.Namespace) -> None:
         wall.append(time.perf_counter() - clock[0])
         cpu.append(shared.own_cpu() - clock[1])
         if len(wall) == 1:
-            ours = {theirs: name for name, theirs in NAMES.items()}
-            _save(options.folder / "cls-floor.npz", {ours.get(n, n): v for n, v in common.items()})
-    dense = 4 * sum(value.numel() for value in common.values())
-    _report("bare loop, one thread", options.folder, wall, cpu, dense)
+            np.savez(options.folder / "cls-floor.npz", **ours(common))
+    report("bare loop, one thread", options.folder, wall, cpu, dense_bytes(), began)
 
 
-def _rounds(folder: Path) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
-    with np.load(folder / "cls-plan.npz") as plan:
-        found: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-        for name in plan.files:
-            number, place, kind = name.split("/")
-            if kind == "x":
-                pair = plan[name], plan[f"{number}/{place}/y"]
-                found.setdefault(int(number), []).append(
-                    (torch.from_numpy(pair[0]), torch.from_numpy(pair[1]))
-                )
-    return [found[number] for number in sorted(found)]
+# --- all ------------------------------------------------------------------------------------------
 
 
-# --- both -----------------------------------------------------------------------------------------
-
-
-def _save(path: Path, params: "dict[str, torch.Tensor]") -> None:
+def _save(path: Path, params: Mapping[str, torch.Tensor]) -> None:
     np.savez(path, **{name: value.detach().numpy() for name, value in params.items()})
 
 
-def _report(
-    runner: str, folder: Path, wall: list[float], cpu: list[float], bytes_up: float
+def report(
+    runner: str,
+    folder: Path,
+    wall: list[float],
+    cpu: list[float],
+    bytes_up: float,
+    more: Mapping[str, float],
 ) -> None:
-    """The first round warms up and does not count."""
-    steps = sum(-(-len(x) // BATCH) for one_round in _rounds(folder)[1:] for x, _ in one_round)
+    """One line of JSON; the first round warms up and does not count."""
+    done = steps(folder, len(wall))
     found = {
         "runner": runner,
         "work": "classifier",
-        "steps": steps,
-        "cpu_ms_per_step": 1e3 * sum(cpu[1:]) / steps,
-        "wall_s_per_round": float(np.median(wall[1:])),
-        "peak_mb": shared.peak_mb(),
+        "steps": done,
+        "cpu_ms_per_step": 1e3 * sum(cpu[1:]) / done if done else None,
+        "wall_s_per_round": float(np.median(wall[1:])) if done else None,
         "bytes_up_per_client": bytes_up,
+        **more,
     }
     print(json.dumps(found), flush=True)
 
@@ -201,8 +268,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("verb", choices=("write", "lexfed", "floor"))
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.verb == "write":

@@ -22,6 +22,7 @@ def main() -> None:
         for one_round in shared.rounds(options.folder)
     ]
     total, wall, cpu = [torch.zeros_like(value) for value in start], [], []
+    began = shared.began()
     for one_round in planned[:1] if options.agree else planned:
         begun = time.perf_counter(), shared.own_cpu()
         torch._foreach_zero_(total)
@@ -38,7 +39,7 @@ def main() -> None:
         shared.save_weights(
             options.agree, {n: v.numpy() for n, v in zip(names, start, strict=True)}
         )
-    shared.report(f"floor, {options.threads} threads", options.folder, wall, cpu)
+    shared.report(f"floor, {options.threads} threads", options.folder, wall, cpu, began)
 
 
 def _client(net, params, start, total, windows, work) -> None:  # type: ignore[no-untyped-def]

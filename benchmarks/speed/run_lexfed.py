@@ -137,6 +137,7 @@ def run(options: argparse.Namespace) -> None:
         state = next(server)  # the tokenizer, and the first model
         if not options.workers:
             _read_ahead(assembly, state)
+        began = shared.began()
         if options.profile:
             next(server)
             profile.enable()
@@ -155,7 +156,7 @@ def run(options: argparse.Namespace) -> None:
     if options.agree:
         np.savez(options.agree, **{name: value.numpy() for name, value in state.params.items()})
     who = f"lexfed, {options.workers} workers" if options.workers else "lexfed, one process"
-    shared.report(who, options.folder, wall, cpu)
+    shared.report(who, options.folder, wall, cpu, began)
 
 
 def _read_ahead(assembly: Assembly, state: ServerState) -> None:

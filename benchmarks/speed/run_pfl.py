@@ -24,7 +24,7 @@ NEVER = 10**9
 
 class Clock(TrainingProcessCallback):
     def on_train_begin(self, *, model):  # type: ignore[no-untyped-def]
-        self.wall, self.cpu = [], []
+        self.wall, self.cpu, self.start = [], [], shared.began()
         self.begun = time.perf_counter(), shared.own_cpu()
         return Metrics()
 
@@ -92,7 +92,8 @@ def main() -> None:
     if options.agree:
         weights = {name: value.detach().numpy() for name, value in net.state_dict().items()}
         shared.save_weights(options.agree, weights)
-    shared.report(f"pfl-research, {options.threads} threads", options.folder, clock.wall, clock.cpu)
+    who = f"pfl-research, {options.threads} threads"
+    shared.report(who, options.folder, clock.wall, clock.cpu, clock.start)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ model; no lexfed.
 
 import argparse
 import json
-import resource
 import time
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import watching
 
 NOISE_COHORT = 20_000  # the noise on the mean is that of a cohort of so many
 
@@ -162,12 +162,14 @@ def own_cpu() -> float:
     return time.process_time()
 
 
-def peak_mb() -> float:
-    """The largest this process has been."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def began() -> dict[str, float]:
+    """How long this process has been at it when its first round begins."""
+    return {"start_s": watching.age(), "start_cpu_s": own_cpu()}
 
 
-def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> None:
+def report(
+    runner: str, folder: Path, wall: list[float], cpu: list[float], start: dict[str, float]
+) -> None:
     """One line of JSON; the first round warms up and does not count."""
     planned, work = rounds(folder), read(folder)
     counted = [steps(work, one_round) for one_round in planned[1 : len(wall)]]
@@ -181,7 +183,6 @@ def report(runner: str, folder: Path, wall: list[float], cpu: list[float]) -> No
         if done
         else None,
         "wall_s_per_round": float(np.mean(wall[1:])) if done else None,
-        "wall_s_best_round": float(np.min(wall[1:])) if done else None,
-        "peak_mb": peak_mb(),
+        **start,
     }
     print(json.dumps(found), flush=True)

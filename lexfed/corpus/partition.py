@@ -2,6 +2,10 @@
 deterministic.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,7 +13,7 @@ from lexfed.core.errors import DataError
 from lexfed.core.seeds import Seed, derive, numpy_generator
 from lexfed.corpus.text import IntArray
 
-Parts = list[IntArray]
+Parts = Sequence[IntArray]
 FloatArray = npt.NDArray[np.float64]
 
 
@@ -20,9 +24,36 @@ def equal_sizes(examples: int, clients: int) -> IntArray:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Pieces(Sequence[IntArray]):
+    """Parts that lie one after the other, each made when it is asked for: a million lists of two
+    rows are larger than the rows.
+    """
+
+    order: IntArray
+    starts: IntArray  # (clients + 1,)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return [self[one] for one in range(len(self))[client]]
+        one = range(len(self))[client]
+        return self.order[self.starts[one] : self.starts[one + 1]]
+
+
+def pieces(parts: Parts) -> Pieces:
+    """Any parts as one order of rows, and where each begins in it."""
+    if isinstance(parts, Pieces):
+        return parts
+    starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    return Pieces(np.concatenate(list(parts)), starts)
+
+
 def iid(examples: int, clients: int, seed: Seed) -> Parts:
     order = numpy_generator(seed).permutation(examples).astype(np.int64)
-    return np.split(order, np.cumsum(equal_sizes(examples, clients))[:-1])
+    return Pieces(order, np.concatenate([[0], np.cumsum(equal_sizes(examples, clients))]))
 
 
 def dirichlet(labels: IntArray, clients: int, alpha: float, prior: str, seed: Seed) -> Parts:
@@ -130,7 +161,7 @@ def by_source(sources: list[str | None], clients: int, share: bool, seed: Seed) 
         raise DataError(
             f"{len(names)} sources need at least as many clients, not {clients}; raise data.clients"
         )
-    parts: Parts = [np.empty(0, dtype=np.int64)] * clients
+    parts: list[IntArray] = [np.empty(0, dtype=np.int64)] * clients
     for number, name in enumerate(names):
         owners = range(number, clients, len(names))
         if len(groups[name]) < len(owners):

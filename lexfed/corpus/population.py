@@ -269,9 +269,9 @@ def parted(corpus: Corpus, data: Data, seed: Seed, apart: bool = False) -> Popul
     )
     _require_texts(len(train), len(corpus), data)
     parts = part(train, data, derive(seed, "partition"), apart)
-    starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    order = partition.pieces(parts)
     return Population(
-        train.take(np.concatenate(parts)), starts, validation, test, classes, seed, data.unseen,
+        train.take(order.order), order.starts, validation, test, classes, seed, data.unseen,
         names=names_of(train, parts, data),
     )  # fmt: skip
 

@@ -34,7 +34,7 @@ class Corpus:
     def __iter__(self) -> Iterator[str]:
         # in pieces: a corpus may be larger than we want as Python strings
         for start in range(0, len(self.rows), 1024):
-            yield from self.texts.take(self.rows[start : start + 1024]).to_pylist()
+            yield from gathered(self.texts, self.rows[start : start + 1024])
 
     @property
     def labels(self) -> IntArray:
@@ -48,7 +48,31 @@ class Corpus:
 
     def where(self, column: str, value: str) -> "Corpus":
         """The texts whose `users`, `sources` or `splits` entry is this one."""
-        entries = getattr(self, column).take(self.rows).to_pylist()
-        return self.take(
-            np.array([i for i, entry in enumerate(entries) if entry == value], dtype=np.int64)
-        )
+        entries, found = getattr(self, column), [np.empty(0, dtype=np.int64)]
+        for start in range(0, len(self.rows), _PIECE):
+            some = gathered(entries, self.rows[start : start + _PIECE])
+            found.append(start + np.flatnonzero([entry == value for entry in some]))
+        return self.take(np.concatenate(found))
+
+
+_PIECE = 16_384
+
+
+def gathered(column: Column, rows: IntArray) -> list[Any]:
+    """The entries of a column in these rows.
+
+    A column of a file lies in pieces, and pyarrow's own `take` first puts all of them together:
+    then a client's two texts would cost as much as the texts of everybody.
+    """
+    pieces = getattr(column, "chunks", None) or [column]
+    if len(pieces) == 1:
+        return list(pieces[0].take(rows).to_pylist())
+    ends = np.cumsum([len(piece) for piece in pieces])
+    where = np.searchsorted(ends, rows, side="right")
+    found: list[Any] = [None] * len(rows)
+    for number in np.unique(where):
+        places, piece = np.flatnonzero(where == number), pieces[number]
+        inside = rows[places] - (ends[number] - len(piece))
+        for place, entry in zip(places, piece.take(inside).to_pylist(), strict=True):
+            found[place] = entry
+    return found

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
@@ -180,6 +180,8 @@ def _work(pipe: Connection, orders: Orders) -> None:
     torch.set_num_threads(1)
     keep_blocks()
     site: Site | None = None
+    with suppress(Exception):  # at once, while the server makes its model; who asks hears why not
+        site = _site(orders)
     while True:
         try:
             job = Job.decoded(pipe.recv_bytes())

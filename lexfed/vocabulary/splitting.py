@@ -10,6 +10,7 @@ import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from typing import Literal
 
 Symbols = Literal["runs", "single"]
@@ -56,7 +57,7 @@ JOINER = "\u200d"  # of emoji that are drawn as one
 
 
 def _marks() -> list[str]:
-    points = range(sys.maxunicode + 1)
+    points = chain(range(0x20000), range(0xE0000, 0xF0000))  # the other planes have none
     marks = [chr(point) for point in points if unicodedata.category(chr(point))[0] == "M"]
     skin_tones = map(chr, range(0x1F3FB, 0x1F400))
     return sorted([*marks, "\u200c", JOINER, *skin_tones])
