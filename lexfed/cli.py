@@ -108,6 +108,7 @@ RayAddress = Annotated[
     _option("--ray", metavar="ADDRESS",
             help="Work on a Ray cluster: HOST:PORT, auto or local; the result is the same."),
 ]  # fmt: skip
+Live = Annotated[bool, _option("--live", help="Show the run's page on loopback while it goes on.")]
 Wire = Annotated[Path | None, _option(metavar="DIR", help="Keep every message, for an auditor.")]
 From = Annotated[
     Path | None, _option("--from", metavar="RUN", help="Fork: start from a run's checkpoint.")
@@ -194,6 +195,7 @@ def run(
     resume: Resume = False,
     tensorboard: TensorBoard = False,
     ray: RayAddress = None,
+    live: Live = False,
 ) -> None:
     """Train as CONFIG says, and write a run directory."""
     if workers:
@@ -206,7 +208,7 @@ def run(
 
     gc.freeze()
     gc.enable()
-    manner = launch.Manner(workers, record_wire, tensorboard, device=device, ray=ray)
+    manner = launch.Manner(workers, record_wire, tensorboard, device=device, ray=ray, live=live)
     if resume:
         if out or from_:
             raise ConfigError(

@@ -5,6 +5,7 @@ written.
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class Manner:
     quiet: bool = False  # nothing is printed
     device: str = "cpu"  # where clients compute
     ray: str | None = None  # the address of a cluster whose nodes do the work
+    live: bool = False  # the page is shown on loopback while the run goes on
 
 
 @dataclass(frozen=True)
@@ -300,11 +302,13 @@ def _run(run: Run, manner: Manner) -> RunDir:
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
         scored = scored_clients(run.assembly)
-        progress.show(_records(run, manner), method.rounds, done, console, scored)
+        with _watched(run, manner, console):
+            progress.show(_records(run, manner), method.rounds, done, console, scored)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
         words += ["--device", manner.device] if manner.device != "cpu" else []
+        words += ["--ray", manner.ray] if manner.ray else []
         console.print(f"stopped; go on with: {shlex.join(words)}", highlight=False, soft_wrap=True)
         raise
     for line in _ending(run.directory):
@@ -312,6 +316,19 @@ def _run(run: Run, manner: Manner) -> RunDir:
     page.write(run.directory)
     _refuse_diverged(run.directory)
     return run.directory
+
+
+@contextmanager
+def _watched(run: Run, manner: Manner, console: Console) -> Iterator[None]:
+    """With its page on loopback, where somebody wants to look on."""
+    if not manner.live:
+        yield
+        return
+    from lexfed.report.live import live  # a web server: loaded when needed
+
+    with live(run.directory) as address:
+        console.print(f"live: open {address}", highlight=False, soft_wrap=True, markup=False)
+        yield
 
 
 def _refuse_diverged(directory: RunDir) -> None:

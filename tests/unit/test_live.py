@@ -1,5 +1,7 @@
 """The page of a run while it goes on: on loopback, for who knows the address."""
 
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -65,3 +67,21 @@ def test_who_looks_on_sees_the_end_and_no_longer_asks(tiny: Path, lexfed: Lexfed
         looking.start()
     looking.join(timeout=20)
     assert "Refresh" not in last[-1]
+
+
+def test_a_run_shows_itself_while_it_goes_on(tiny: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "lexfed.cli", "run", str(tiny), "--out", "a", "--live"]
+    with subprocess.Popen(
+        [*command, "--set", "rounds=8"], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as run:
+        assert run.stdout is not None
+        address = next(
+            line.split()[-1] for line in run.stdout if line.startswith("live: open http://")
+        )
+        seen = []
+        while not seen or "Refresh" in seen[-1][1]:
+            seen.append(get(address))
+        run.communicate()
+    assert run.returncode == 0
+    assert seen[-1][0].count("<figure data-chart") > 0
+    assert "unfinished" not in seen[-1][0]
