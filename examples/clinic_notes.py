@@ -12,6 +12,8 @@ CLINICS = ("North clinic", "South clinic", "East clinic", "West clinic", "Harbou
 reviews = lexfed.load_corpus("rotten_tomatoes")
 labels = [("bad", "good")[label] for label in reviews.labels]
 texts = list(zip(reviews, labels, strict=True))
+half = len(texts) // 2  # the good ones come first; here they alternate with the bad
+texts = [one for pair in zip(texts[:half], texts[half:], strict=True) for one in pair]
 
 with open("notes.csv", "w", newline="") as file:
     table = csv.writer(file)

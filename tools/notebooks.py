@@ -1,8 +1,8 @@
 """Execute the notebooks of docs/notebooks, in a folder of their own; the sources stay as they are.
 
-    python tools/notebooks.py            write each with what it printed to .notebooks/, from where
-                                         the site takes it; one that is newer than its source stays
-    python tools/notebooks.py private    this one, in any case
+python tools/notebooks.py            write each with what it printed to .notebooks/, from where
+                                     the site takes it; one that is newer than its source stays
+python tools/notebooks.py private    this one, in any case
 """
 
 import sys
@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import nbformat
-from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,10 +21,11 @@ EXECUTED = ROOT / ".notebooks"
 def execute(source: Path) -> None:
     """An error in a cell is an error here, with the cell and its traceback."""
     notebook = nbformat.read(source, as_version=4)
-    kernel = KernelManager(transport="ipc")  # of this user alone
     with tempfile.TemporaryDirectory(prefix="lexfed-notebook-") as folder:
-        resources = {"metadata": {"path": folder}}
-        NotebookClient(notebook, km=kernel, timeout=600, resources=resources).execute()
+        client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": folder}})
+        kernel = client.create_kernel_manager()
+        kernel.transport, kernel.ip = "ipc", f"{folder}/.kernel"  # sockets of this user alone
+        client.execute()
     EXECUTED.mkdir(exist_ok=True)
     nbformat.write(notebook, EXECUTED / source.name)
 

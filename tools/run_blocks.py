@@ -1,7 +1,9 @@
 """Run every block of code of a page of the documentation, in order, as a reader would.
 
     python tools/run_blocks.py README.md docs/own-data.md    each in a new folder
-    python tools/run_blocks.py --small README.md             with small quick experiments
+    python tools/run_blocks.py --small README.md             quickly: the same commands, on small
+                                                             experiments and files of texts,
+                                                             without a new process for each
     python tools/run_blocks.py --list docs/*.md              what would run, and what would not
 
 The folder has the files of the repository, and `lexfed` on the path. Blocks are of these kinds:
@@ -21,8 +23,11 @@ Comments that a reader does not see say the rest:
 """
 
 import argparse
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -143,23 +148,25 @@ def run(page: Page, small: bool) -> Iterator[tuple[Block, float]]:
         for block in page.blocks:
             started = time.perf_counter()
             if not block.why_not:
-                one(block, page, session)
+                one(block, page, session, small)
             yield block, time.perf_counter() - started
         os.chdir(ROOT)
 
 
-def one(block: Block, page: Page, session: dict[str, Any]) -> None:
+def one(block: Block, page: Page, session: dict[str, Any], small: bool) -> None:
     text = block.text
-    for here, there in page.where.items():
-        text = text.replace(here, there)
+    for written, meant in page.where.items():
+        text = text.replace(written, meant)
     named = re.match(r"# (\w+\.(?:py|toml))\n", text)
     if named:
         Path(named[1]).write_text(text)
     if block.kind == "bash":
         shell(text)
+        if small:
+            shorten(Path())
     elif block.kind == "console":
         for command in commands(text):
-            shell(command)
+            (here if small and command.startswith(".venv/bin/lexfed ") else shell)(command)
     elif block.kind == "toml":
         configured(text)
     elif named:
@@ -179,6 +186,26 @@ def shell(script: str) -> None:
     )
     if done.returncode:
         raise BlockError(f"{script}\nexit code {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def here(command: str) -> None:
+    """A lexfed command in this process: torch takes seconds to import."""
+    from lexfed import cli
+
+    sys.argv = ["lexfed", *shlex.split(command)[1:]]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            cli.main()
+    except SystemExit as end:
+        if end.code:
+            raise BlockError(f"{command}\nexit code {end.code}\n{said.getvalue()}") from end
+
+
+def shorten(folder: Path, lines: int = 200) -> None:
+    """The tables of texts that a page has made."""
+    for path in folder.glob("*.csv"):
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
 
 
 class BlockError(Exception):
@@ -208,7 +235,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     for path in [path.resolve() for path in options.pages]:
-        page, name = read(path), path.relative_to(ROOT)
+        page, name = read(path), os.path.relpath(path, ROOT)
         if options.list:
             told: Iterator[tuple[Block, float]] = ((block, 0.0) for block in page.blocks)
         else:
