@@ -80,7 +80,9 @@ def test_no_rule_writes_text_in_a_colour_of_its_own() -> None:
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_mark_that_shines_through_keeps_three_to_one(scheme: str) -> None:
     sources = [path.read_text() for path in sorted(ASSETS.parent.glob("*charts.py"))]
-    shares = {float(found) for text in sources for found in re.findall(r'"opacity": ([\d.]+)', text)}
+    shares = {
+        float(found) for text in sources for found in re.findall(r'"opacity": ([\d.]+)', text)
+    }
     assert len(shares) >= 2
     colours = SCHEMES[scheme]
     for name in (f"c{n}" for n in range(1, 9)):
