@@ -46,7 +46,7 @@ docs: $(VENV)/ready-docs
 	$(BIN)/python tools/house.py graph docs/rooms.svg
 	$(BIN)/python tools/paper_tables.py
 	$(BIN)/python tools/notebooks.py
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # every command and every block of code of README and docs, every notebook, every link
 test-docs: $(VENV)/ready-docs
