@@ -522,7 +522,7 @@ WORDS = (
 )  # fmt: skip
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "lexfed").rglob("*.py")),
     *sorted((ROOT / "examples").glob("*.py")),
 ]
