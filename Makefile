@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-slow test-deployment test-browser federation bench docs format clean
+.PHONY: demo test test-slow test-docs test-deployment test-browser federation bench docs format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -40,11 +40,18 @@ bench: $(VENV)/ready-dev
 federation: $(VENV)/ready-dev
 	$(BIN)/python tools/federation.py
 
-# what is made from the code: the reference of the configuration, the picture of the rooms
-docs: $(VENV)/ready-dev
+# what is made from the code and from result files, then the site, in site/
+docs: $(VENV)/ready-docs
 	$(BIN)/python -m lexfed.experiment.reference > docs/.configuration.md
 	mv docs/.configuration.md docs/configuration.md
 	$(BIN)/python tools/house.py graph docs/rooms.svg
+	$(BIN)/python tools/paper_tables.py
+	$(BIN)/python tools/notebooks.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# every command and every block of code of README and docs, every notebook, every link
+test-docs: $(VENV)/ready-docs
+	$(BIN)/pytest -n 2 --dist worksteal -m docs tests/docs
 
 format: $(VENV)/ready-dev
 	$(BIN)/ruff check --fix .
@@ -61,10 +68,14 @@ $(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,hub,minilm,ray,tensorboard,wordsim]'
 	touch $@ $(READY)
 
+$(VENV)/ready-docs: $(VENV)/ready-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 $(VENV)/ready-browser: $(VENV)/ready-dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
 	command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium fonts-dejavu-core)
 	touch $@
 
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) runs site .notebooks .mypy_cache .ruff_cache .pytest_cache .hypothesis

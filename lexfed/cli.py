@@ -6,10 +6,11 @@ import gc
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
+from typer.core import TyperArgument
 
 from lexfed import __version__
 from lexfed.core.errors import LexfedError
@@ -20,6 +21,15 @@ if TYPE_CHECKING:
 
     from lexfed.corpus.text import Corpus
     from lexfed.records.rundir import RunDir
+
+
+def _with_help(self: TyperArgument, *, help: str | None = None, **rest: Any) -> None:
+    """From click 8.5 on, arguments lose the help that typer (0.20) gives them."""
+    _typers_own(self, help=help, **rest)
+    self.help = help
+
+
+_typers_own, TyperArgument.__init__ = TyperArgument.__init__, _with_help  # type: ignore[method-assign]
 
 app = typer.Typer(
     name="lexfed",

@@ -289,6 +289,11 @@ clients = 2
 def write(question: Question, seen: Seen) -> str:
     """The configuration, as a file has it."""
     if question in ("private", "audit") and seen.classes < 2:
+        if seen.classes:
+            raise DataError(
+                f"all texts of {seen.name} have the same label: there is nothing to learn; if "
+                f"another column has the labels, name it with --label{_of(seen.columns)}"
+            )
         raise DataError(
             f"{seen.name} has no labels to learn: no column is called {', '.join(LABELS[:4])} ...; "
             f"name it with --label{_of(seen.columns)}; for texts alone: lexfed init agreed, or "

@@ -148,7 +148,7 @@ def _whiskers(rows: Sequence[str], unit: str, ticks: bool) -> list[Spec]:
     def layer(mark: Spec, **at: Any) -> Spec:
         return {"mark": {"yOffset": 8, **mark}, "encoding": {"y": y, "tooltip": tips, **at}}
 
-    rule = {"type": "rule", "strokeWidth": 4, "color": COLOURS[0], "opacity": 0.6}
+    rule = {"type": "rule", "strokeWidth": 4, "color": COLOURS[0], "opacity": 0.8}
     point = {"type": "point", "filled": True, "size": 90, "color": COLOURS[0], "opacity": 1}
     text = {"type": "text", "align": "left", "yOffset": -8, "fontSize": 12, "limit": 560}
     tick = {"type": "tick", "color": COLOURS[1], "thickness": 3, "size": 18}

@@ -81,10 +81,16 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], style: str = "dat
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table class="{style}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+    return _scrolled(
+        f'<table class="{style}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>',
+        heads,
     )
+
+
+def _scrolled(content: str, heads: Sequence[str]) -> str:
+    """By keyboard too; a screen reader says what it is that scrolls."""
+    label = escape(f"Table: {', '.join(filter(None, heads))}")
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{label}">{content}</div>'
 
 
 def matrix(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[float | None]]) -> str:
@@ -100,9 +106,9 @@ def matrix(corner: str, columns: Sequence[str], rows: Mapping[str, Sequence[floa
         f'<tr><th scope="row">{escape(name)}</th>{"".join(map(shade, values))}</tr>'
         for name, values in rows.items()
     )
-    return (
-        f'<div class="scroll" tabindex="0"><table class="matrix"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+    return _scrolled(
+        f'<table class="matrix"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>',
+        (corner, *columns),
     )
 
 
@@ -139,7 +145,7 @@ def marked(words: Iterable[tuple[str, bool]]) -> str:
 
 
 def code(text: str) -> str:
-    return f'<pre tabindex="0">{escape(text)}</pre>'
+    return f'<pre tabindex="0" role="region" aria-label="Code">{escape(text)}</pre>'
 
 
 @cache

@@ -13,6 +13,7 @@ import pytest
 from lexfed import cli
 from tests.browser.conftest import SCREENS, Open, Opened, working_in
 from tests.conftest import BAD, GOOD, ROOT
+from tests.unit.test_contrast import contrast
 
 QUICK = ROOT / "experiments" / "quick"
 SCRIPT = "<script>alert(1)</script>"
@@ -123,6 +124,64 @@ def test_tabs_open_by_mouse_and_keyboard(pages: Mapping[str, Path], opened: Open
     is_open(tabs.count() - 1)
 
 
+FOCUS = """() => {
+  const e = document.activeElement, s = getComputedStyle(e), box = e.getBoundingClientRect();
+  return { tag: e.tagName, role: e.getAttribute("role"), inside: e.closest(".tab")?.id ?? null,
+    name: (e.getAttribute("aria-label") || e.textContent || "").trim().slice(0, 60),
+    told: Boolean(e.getAttribute("aria-label")) || ["BUTTON", "SUMMARY", "A"].includes(e.tagName),
+    ring: s.outlineStyle !== "none" && parseFloat(s.outlineWidth) >= 2,
+    number: [...document.querySelectorAll("*")].indexOf(e),
+    seen: box.bottom > 0 && box.top < innerHeight && box.width > 0 };
+}"""
+REACHABLE = """() => [...document.querySelectorAll("a[href], button, summary, [tabindex]")]
+  .filter((e) => e.tabIndex >= 0 && e.checkVisibility({ visibilityProperty: true }))
+  .map((e) => [...document.querySelectorAll("*")].indexOf(e))"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_all_can_be_reached_by_keyboard_and_is_seen_where_it_is(
+    name: str, pages: Mapping[str, Path], opened: Open
+) -> None:
+    """Tab goes through whatever can be opened or scrolled, with a ring around it, on the screen,
+    and with a name that a screen reader can tell; then it leaves the page: nobody is trapped.
+    """
+    page = opened(pages[name]).page
+    for summary in page.locator("summary").all():  # what is folded hides tables that scroll
+        summary.evaluate("e => { e.parentElement.open = true }")
+    wanted, reached = page.evaluate(REACHABLE), []
+    for _ in range(len(wanted)):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(FOCUS)
+        assert focus["ring"], focus
+        assert focus["seen"], focus
+        assert focus["name"], focus
+        assert focus["told"], "what only scrolls has a label"
+        reached.append(focus["number"])
+    assert sorted(reached) == sorted(wanted)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement === document.body"), "and out of the page"
+
+
+def test_every_chart_is_read_with_keys_alone(pages: Mapping[str, Path], opened: Open) -> None:
+    """Tab to the tabs, an arrow to the next one, Tab to its first chart's numbers, Enter."""
+    page = opened(pages["classifier"]).page
+    page.keyboard.press("Tab")
+    assert page.evaluate(FOCUS)["role"] == "tab"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Tab")
+    inside = page.evaluate(FOCUS)
+    assert inside["inside"] == "tab-1", "the panel that is open"
+    while inside["tag"] != "SUMMARY":
+        page.keyboard.press("Tab")
+        inside = page.evaluate(FOCUS)
+        assert inside["tag"] != "BODY", "there is a chart on the tab"
+    for shown in (True, False):
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.parentElement.open") is shown
+    page.keyboard.press("Space")
+    assert page.evaluate("document.activeElement.parentElement.open") is True
+
+
 @pytest.mark.parametrize("screen", ["desktop, light", "phone, dark"])
 def test_a_point_tells_its_numbers(screen: str, pages: Mapping[str, Path], opened: Open) -> None:
     page = opened(pages["classifier"], screen).page
@@ -200,17 +259,6 @@ def test_colours_can_be_told_from_the_paper(
     assert min(contrast(colours[name], paper) for name in ("ink", "soft")) >= 4.5
     assert contrast(colours["ink"], colours["leak"]) >= 4.5
     assert min(contrast(colours[f"c{n}"], paper) for n in range(1, 9)) >= 3
-
-
-def contrast(one: str, other: str) -> float:
-    bright, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (bright + 0.05) / (dark + 0.05)
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 def test_the_embedded_script_is_what_its_package_makes() -> None:

@@ -23,6 +23,11 @@ def test_help_answers_at_once(tmp_path: Path) -> None:
     assert "run" in stdout
 
 
+def test_help_says_what_an_argument_may_be(lexfed: Lexfed) -> None:
+    assert "private, agreed, learned or audit." in lexfed("init", "--help").stdout
+    assert "with --resume, a run directory" in lexfed("run", "--help").stdout
+
+
 def test_help_does_not_import_torch() -> None:
     code = "import sys, lexfed.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

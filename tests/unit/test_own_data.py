@@ -296,12 +296,14 @@ def test_init_writes_what_runs(question: str, lexfed: Lexfed, tmp_path: Path) ->
         (("init", "privat"), "did you mean 'private'?"),
         (("init", "private", "--data", "nowhere.csv"), "there is no file"),
         (("init", "private", "--data", "texts.txt"), "no labels to learn"),
+        (("init", "private", "--data", "one.csv"), "all texts of one.csv have the same label"),
     ],
 )
 def test_what_init_can_not_do_is_one_line(
     words: tuple[str, ...], line: str, lexfed: Lexfed, tmp_path: Path
 ) -> None:
     (tmp_path / "texts.txt").write_text("a\nb\n")
+    (tmp_path / "one.csv").write_text("text,label\na,good\nb,good\n")
     result = lexfed(*words)
     assert result.returncode == 2
     assert line in result.stderr
