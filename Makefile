@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-slow test-docs test-deployment test-browser federation bench docs format clean
+.PHONY: demo pictures test test-slow test-docs test-deployment test-browser federation bench docs format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -30,6 +30,10 @@ test-deployment: $(VENV)/ready-dev
 # a real browser opens the pages; installs chromium where Debian's packages can be had
 test-browser: $(VENV)/ready-browser
 	LEXFED_BROWSER=$$(command -v chromium) $(BIN)/pytest tests/browser
+
+# the pictures in README and docs, as a browser shows the demo
+pictures: $(VENV)/ready-browser
+	LEXFED_BROWSER=$$(command -v chromium) $(BIN)/python tools/pictures.py
 
 # beside the peers, interleaved, on identical work; they get environments of their own in .bench/
 # what was interrupted goes on; BENCH="--only classifier --repeats 1", BENCH=--fresh
