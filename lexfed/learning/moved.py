@@ -36,10 +36,12 @@ class Moved(Mapping[str, Tensor]):
 
     def _made(self, name: str) -> Tensor:
         before, rows = self.start[name], self.rows.get(name)
-        if name not in self.by:
-            now = self.now.get(name, before)
-        else:
+        if name in self.by:
             now = (before if rows is None else before[rows]) + self.by[name]
+        elif name in self.now:
+            now = self.now[name]
+        else:  # it did not move
+            return before
         return now if rows is None else before.index_copy(0, rows, now)
 
     def since(self, name: str, before: Tensor) -> Tensor | Rows:
@@ -47,9 +49,8 @@ class Moved(Mapping[str, Tensor]):
         if self.start[name] is not before or self._written(name):
             return self[name] - before
         rows = self.rows.get(name)
-        move = self.by.get(name)
-        if move is None:
-            move = self.now.get(name, before) - (before if rows is None else before[rows])
+        some = before if rows is None else before[rows]
+        move = self.by[name] if name in self.by else self.now.get(name, some) - some
         return move if rows is None else Rows(rows, move)
 
     def _written(self, name: str) -> bool:

@@ -44,6 +44,7 @@ def ran(nodes: Cluster, *arguments: object, cwd: Path) -> None:
     assert said == ""  # Ray has much to say
 
 
+@pytest.mark.deployment
 def test_one_node_that_is_started_here(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     """FedeVocab, whose clients keep something: it goes to the node and comes back."""
     folder = Path(tempfile.mkdtemp(prefix="lfr-"))  # short: sockets lie in it

@@ -35,6 +35,15 @@ def test_what_is_known_as_it_is_now_is_the_same_to_the_bit() -> None:
     assert torch.equal(rows.values, now - TABLE[SOME])
 
 
+def test_what_was_not_trained_is_as_it_was() -> None:
+    """No texts, or a table that is frozen: its rows are known, and none of them moved."""
+    moved = Moved(START, rows={"table": SOME})
+    rows = moved.since("table", TABLE)
+    assert isinstance(rows, Rows)
+    assert torch.equal(rows.values, torch.zeros(2, 2))
+    assert torch.equal(moved["table"], TABLE)
+
+
 def test_whoever_writes_into_it_or_asks_from_elsewhere_gets_the_whole_difference() -> None:
     moved = Moved(START, by={"table": torch.ones(2, 2)}, rows={"table": SOME})
     from_elsewhere = moved.since("table", torch.zeros(4, 2))
