@@ -24,7 +24,7 @@ MADE_OF = PICTURES / "made-of.json"
 SHOTS = {
     "demo": ("report.html", 1100, 900, "light"),
     "demo-phone": ("report.html", 390, 780, "dark"),
-    "report": ("learned/report.html", 1100, 820, "light"),
+    "report": ("fedavg/report.html", 1100, 820, "light"),
 }
 
 
@@ -72,10 +72,10 @@ def main() -> None:
         shoot(options.demo)
         return
     with tempfile.TemporaryDirectory() as folder:
-        demo = Path(folder) / "demo"
-        words = [sys.executable, "-m", "lexfed.cli", "demo", "--out", str(demo)]
-        subprocess.run(words, check=True, cwd=ROOT)
-        shoot(demo)
+        words = [sys.executable, "-m", "lexfed.cli", "demo", "--out", "demo"]
+        # from there, so that pages name no folder of this machine
+        subprocess.run(words, check=True, cwd=folder)
+        shoot(Path(folder) / "demo")
 
 
 if __name__ == "__main__":
