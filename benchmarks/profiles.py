@@ -2,7 +2,7 @@
 
     LEXFED_DATA=... python benchmarks/profiles.py
 
-The demo's configurations, in one process, under Python's own profiler, which makes small functions
+The quick experiments, in one process, under Python's own profiler, which makes small functions
 look dearer than they are. benchmarks/profiles/README.md says what was found.
 """
 
@@ -16,23 +16,23 @@ from pathlib import Path
 import lexfed
 
 HERE = Path(__file__).parent
-STORY = HERE.parent / "experiments" / "quick" / "story"
+QUICK = HERE.parent / "experiments" / "quick"
 METHODS = {
-    "fedevocab": ("private.toml", {"method": "fedevocab", "vocabulary.vectors": "hashed:64"}),
-    "federated_word2vec": ("agreed.toml", {}),
-    "tokenizer_for_free": ("learned.toml", {}),
+    "fedevocab": "private.toml",
+    "federated_word2vec": "agreed.toml",
+    "tokenizer_for_free": "learned.toml",
 }
 SHOWN = 30
 
 
 def main() -> None:
     (HERE / "profiles").mkdir(exist_ok=True)
-    for name, (file, settings) in METHODS.items():
+    for name, file in METHODS.items():
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run"
             profile = cProfile.Profile()
             profile.enable()
-            lexfed.run(STORY / file, out=out, quiet=True, settings=settings)
+            lexfed.run(QUICK / file, out=out, quiet=True)
             profile.disable()
         (HERE / "profiles" / f"{name}.txt").write_text(text(profile))
         print(f"benchmarks/profiles/{name}.txt")

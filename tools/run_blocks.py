@@ -49,7 +49,7 @@ LEFT_OUT = {".git", ".venv", "runs", "site", ".notebooks"}
 # what a quick experiment is made of where only its commands are tested, table by table
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "": {"rounds": 2},
-    "data": {"limit": 600, "clients": 6},
+    "data": {"limit": 600, "clients": 8},
     "evaluation": {"limit": 40, "every": 0},
     "word2vec": {"dimension": 8},
     "agreement": {"minimum": 5},

@@ -34,7 +34,7 @@ def chosen(name: str) -> torch.device:
         raise ConfigError(f"--device {name}: torch sees no {kind} device here; say cpu or auto")
     if colon and int(number) >= here:
         raise ConfigError(f"--device {name}: this machine has cuda:0 to cuda:{here - 1}")
-    return torch.device(name)
+    return torch.device(kind, int(number)) if colon else torch.device(kind)
 
 
 def _count(kind: str) -> int:

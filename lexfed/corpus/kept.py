@@ -14,7 +14,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, eq=False)
 class Kept(Generic[T]):
     """Texts, and what else counts (a tokenizer), are told by which object they are: it is kept
-    beside what was made of it, so that no other takes its place.
+    beside what was made of it, so that no other takes its place. It is for one thread.
     """
 
     room: int  # that all together may take
@@ -27,9 +27,11 @@ class Kept(Generic[T]):
         found = self.made.pop(key, None)
         if found is None:
             found = (corpus.texts, about, make())
+            if self.takes(found[2]) > self.room:  # it would throw out all others
+                return found[2]
             self.taken[0] += self.takes(found[2])
         self.made[key] = found  # the last one now
-        while self.taken[0] > self.room and len(self.made) > 1:
+        while self.taken[0] > self.room:
             _, _, oldest = self.made.pop(next(iter(self.made)))
             self.taken[0] -= self.takes(oldest)
         return found[2]

@@ -40,6 +40,7 @@ from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, numpy_generator, secret_normal
 from lexfed.corpus.population import Client
 from lexfed.federation import ClientState
+from lexfed.learning.moved import since, whole
 from lexfed.learning.parts import UpdateLayer
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Task, Trained
@@ -209,7 +210,9 @@ def audited(update: LocalUpdate, attack: Attack, audit: SelfAudit, limit: float)
     ) -> Trained:
         shared = placed(below("model", message.arrays), device_of(params))
         for after in attempts(audit, update, params, client, state, message, seed):
-            delta = at_home({name: after.params[name] - value for name, value in shared.items()})
+            # from the very tensors that training began with, as the upload is made
+            moves = {name: since(after.params, name, params[name]) for name in shared}
+            delta = at_home({name: whole(move, params[name]) for name, move in moves.items()})
             # what is no number can't be judged
             if all(bool(v.isfinite().all()) for v in delta.values()) and passes(
                 attack(delta, client, state)

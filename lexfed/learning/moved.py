@@ -58,3 +58,14 @@ class Moved(Mapping[str, Tensor]):
             return False
         value, version = self.made[name]
         return value._version != version
+
+
+def since(params: Params, name: str, before: Tensor) -> Tensor | Rows:
+    """How a parameter has moved from `before`. Whoever judges an upload asks this too: what is
+    judged must be what is sent, to the bit.
+    """
+    return params.since(name, before) if isinstance(params, Moved) else params[name] - before
+
+
+def whole(move: Tensor | Rows, like: Tensor) -> Tensor:
+    return move.spread(like) if isinstance(move, Rows) else move

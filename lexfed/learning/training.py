@@ -21,7 +21,7 @@ from lexfed.federation import (
     once,
 )
 from lexfed.learning.holding_back import HELD, counted, may_fall_silent
-from lexfed.learning.moved import Moved
+from lexfed.learning.moved import since, whole
 from lexfed.learning.parts import Parts
 from lexfed.learning.private_table import PrivatePart
 from lexfed.learning.task import LocalUpdate, Train, Trained
@@ -77,10 +77,8 @@ def updater(
 def _moved(after: Trained, name: str, before: Tensor, named: bool) -> Tensor | Rows:
     if after.held_back:
         return torch.zeros_like(before)
-    if not isinstance(after.params, Moved):
-        return after.params[name] - before
-    move = after.params.since(name, before)
-    return move.spread(before) if isinstance(move, Rows) and not named else move
+    move = since(after.params, name, before)
+    return move if named else whole(move, before)
 
 
 def averaging(parts: Parts, split: ParameterSplit) -> ServerProgram:

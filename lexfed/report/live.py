@@ -9,12 +9,11 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from lexfed.core.errors import LexfedError
 from lexfed.records.rundir import RunDir
 from lexfed.report import frame
 from lexfed.report.page import page
@@ -43,32 +42,41 @@ class View:
 
     def _made(self) -> str:
         if not self.run.records():
-            waiting = frame.paragraph("No round has ended yet. This page renews itself.")
-            return frame.document(str(self.run.path.name), waiting, ())
+            return self._waiting("No round has ended yet. This page renews itself.")
         try:
             return page(self.run)
-        except (LexfedError, OSError, ValueError) as error:  # it is being written at this moment
-            return frame.document(str(self.run.path.name), frame.paragraph(str(error)), ())
+        except Exception:  # something is being written at this moment
+            return self._waiting("The page is being written. It renews itself.")
+
+    def _waiting(self, why: str) -> str:
+        return frame.document(self.run.path.name, frame.paragraph(why), ())
 
 
 @contextmanager
 def live(run: RunDir) -> Iterator[str]:
     """The address of a run's page, for as long as this lasts."""
     view = View(run)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(view))
-    server.daemon_threads = True
+    server = _Quiet(("127.0.0.1", 0), _handler(view))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/{view.word}"
         view.over = True
-        if view.met:  # whoever looks on should see the end
-            view.told.wait(2 * SECONDS)
-            time.sleep(0.1)  # until it has left
+        with suppress(KeyboardInterrupt):  # who does not want to wait: the run has ended
+            if view.met:  # whoever looks on should see the end
+                view.told.wait(2 * SECONDS)
+                time.sleep(0.1)  # until it has left
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+class _Quiet(ThreadingHTTPServer):  # what readers do wrong is no word on the run's terminal
+    daemon_threads = True
+
+    def handle_error(self, *words: object) -> None:
+        pass
 
 
 def _handler(view: View) -> type[BaseHTTPRequestHandler]:
@@ -89,10 +97,11 @@ def _handler(view: View) -> type[BaseHTTPRequestHandler]:
             self.send_header("Referrer-Policy", "no-referrer")
             if not over:
                 self.send_header("Refresh", str(SECONDS))
-            self.end_headers()
-            self.wfile.write(content)
-            if over:
-                view.told.set()
+            with suppress(ConnectionError):  # a reader that has gone
+                self.end_headers()
+                self.wfile.write(content)
+                if over:
+                    view.told.set()
 
         def log_message(self, *words: object) -> None:
             pass

@@ -122,6 +122,8 @@ def _check_manner(parsed: Config, manner: Manner) -> None:
 
 def _device(parsed: Config, manner: Manner) -> torch.device:
     """Where this run's clients compute."""
+    if manner.ray is not None:  # the nodes have none, and one place is enough
+        return devices.CPU
     kind = parsed.entry.kind
     if kind.on_devices:
         return devices.chosen(manner.device)

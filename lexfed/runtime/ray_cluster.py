@@ -124,7 +124,8 @@ def _refuse_unanswered(address: str) -> None:
             f"no Ray cluster answers at {address} within {PATIENCE} seconds: {advice}"
         ) from error
     if tried.returncode:
-        raise _unusable(address, tried.stdout or tried.stderr.strip().splitlines()[-1])
+        said = tried.stderr.strip().splitlines() or ["the process that tried it died"]
+        raise _unusable(address, tried.stdout or said[-1])
 
 
 def _unusable(address: str, why: str) -> ConfigError:

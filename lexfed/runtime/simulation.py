@@ -83,7 +83,8 @@ class Site:
 
     def _sound(self, verb: Verb, handler: Handler) -> Handler:
         """A server leaves out replies that it can't use. If a method's own handler makes one, its
-        author should hear of it.
+        author should hear of it. (How long an update is, is left to the server: it counts those
+        that are too long, with the reason.)
         """
 
         def handle(message: Message, client: Client, before: ClientState) -> Answer:

@@ -39,22 +39,20 @@ class SharedReader:
 
     tokenizer: Tokenizer
     limit: int
-    kept: Kept[Reading] = field(
-        default_factory=lambda: Kept(NUMBERS, _length), compare=False, repr=False
+    kept: Kept[list[list[int]]] = field(
+        default_factory=lambda: Kept(NUMBERS, lambda texts: sum(map(len, texts))),
+        compare=False,
+        repr=False,
     )
 
     def read(self, corpus: Corpus) -> Reading:
-        return self.kept.get(corpus, corpus.label_column, lambda: self._read(corpus))
-
-    def _read(self, corpus: Corpus) -> Reading:
-        ids = (self.tokenizer.encode(text)[: self.limit] for text in corpus)
+        ids = self.kept.get(corpus, None, lambda: self._ids(corpus))
         return Reading(
             [Example(i, int(label)) for i, label in zip(ids, corpus.labels, strict=True)]
         )
 
-
-def _length(reading: Reading) -> int:
-    return sum(len(example.ids) for example in reading.examples)
+    def _ids(self, corpus: Corpus) -> list[list[int]]:
+        return [self.tokenizer.encode(text)[: self.limit] for text in corpus]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,8 @@
 """The page of a run while it goes on: on loopback, for who knows the address."""
 
+import io
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -85,3 +88,20 @@ def test_a_run_shows_itself_while_it_goes_on(tiny: Path, tmp_path: Path) -> None
     assert run.returncode == 0
     assert seen[-1][0].count("<figure data-chart") > 0
     assert "unfinished" not in seen[-1][0]
+
+
+def test_a_reader_that_goes_away_is_no_word_on_the_terminal(
+    tiny: Path, lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lexfed("run", tiny, "--out", "a").returncode == 0
+    said_there = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", said_there)
+    with live(RunDir(Path("a"))) as address:
+        host, _, port = address.removeprefix("http://").partition("/")[0].partition(":")
+        word = address.rpartition("/")[2]
+        for said in (b"", f"GET /{word} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode()):
+            with socket.create_connection((host, int(port))) as reader:
+                reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                reader.sendall(said)
+        assert "<figure" in get(address)[0], "it still answers others"
+    assert said_there.getvalue() == ""

@@ -517,3 +517,22 @@ def test_the_summary_counts_and_the_wire_does_not(
 def test_what_can_not_be_audited_is_refused(settings: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         assemble(configuration.loads("", settings))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize("lr", [0.1, 1e-7])
+def test_what_is_judged_is_what_is_sent(scale: float, lr: float) -> None:
+    """A server that sends a huge table and tiny input matrices, or a rate so small that a step is
+    lost in the weights: the move itself is sent, so the move itself is judged.
+    """
+    client = client_of(16, 1)
+    part = replace(parts(size=5000, lr=lr), layer=self_audit(AUDIT))
+    method = fedavg(part)
+    request = asked(part, method)
+    arrays = dict(request.arrays)
+    arrays[f"model/{TABLE}"] = arrays[f"model/{TABLE}"] * scale
+    for name in INPUTS:
+        arrays[f"model/{name}"] = arrays[f"model/{name}"] / scale
+    reply, _ = method.client[TRAIN](replace(request, arrays=arrays), client, ClientState())
+    assert reply is not None
+    assert not reply.arrays, "its words stand in it: it is held back"

@@ -9,6 +9,10 @@ const draw = async (figure) => {
 };
 
 // Tabs as the ARIA practices describe them. Without scripts, and on paper, all is shown.
+// A page that renews itself (lexfed run --live) comes back with the tab that was open.
+const OPEN = `lexfed-tab-${location.pathname}`;
+const remembered = () => { try { return sessionStorage.getItem(OPEN); } catch { return null; } };
+const remember = (id) => { try { sessionStorage.setItem(OPEN, id); } catch { /* not allowed */ } };
 const tabs = () => {
   const panels = [...document.querySelectorAll(".tab")];
   if (panels.length < 2) return;
@@ -21,6 +25,7 @@ const tabs = () => {
       tab.setAttribute("aria-selected", String(own));
       tab.tabIndex = own ? 0 : -1;
       if (own && focus) tab.focus();
+      if (own) remember(panel.id);
     });
   };
   panels.forEach((panel, number) => {
@@ -45,7 +50,8 @@ const tabs = () => {
   });
   panels[0].before(list);
   panels[0].parentElement.classList.add("tabbed");
-  open(Math.max(0, panels.findIndex((panel) => `#${panel.id}` === location.hash)), false);
+  const wanted = location.hash.slice(1) || remembered();
+  open(Math.max(0, panels.findIndex((panel) => panel.id === wanted)), false);
 };
 
 tabs();
