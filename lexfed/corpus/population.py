@@ -137,6 +137,7 @@ class Population:
     # what the clients are called, where they are sources or users; for who runs the simulation: a
     # client does not know it, and it is in no message
     names: tuple[str, ...] = ()
+    whole: int | None = None  # texts of the data set, blank ones too; None: all that there are
     here: bool = True  # the texts of all clients; in a deployment each organisation has its own
 
     def __len__(self) -> int:
@@ -243,7 +244,8 @@ def build(data: Data, seed: Seed, labels: bool = False, apart: bool = False) -> 
             f"{data.name} has no labels (no column '{data.label}'), and a classifier learns them: "
             "name their column with data.label"
         )
-    return parted(corpus, data, seed, apart)
+    # embedded sets share one column: it holds more than this one
+    return replace(parted(corpus, data, seed, apart), whole=len(corpus) + corpus.blanks)
 
 
 def parted(corpus: Corpus, data: Data, seed: Seed, apart: bool = False) -> Population:

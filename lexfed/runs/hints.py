@@ -16,7 +16,7 @@ CLIENTS_LOOKED_AT = 50
 
 def before(assembly: Assembly) -> Iterator[str]:
     people = assembly.population
-    whole = len(people.train.texts)
+    whole = len(people.train.texts) if people.whole is None else people.whole
     yield from checking.of_blanks(people.train)
     yield from checking.of_clients(people, assembly.config.data, whole)
     yield from _of_silent(assembly)
