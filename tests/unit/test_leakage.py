@@ -48,7 +48,7 @@ from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.vectors import load as load_vectors
 from lexfed.vocabulary.word import WordTokenizer, of_list
-from tests.conftest import VECTORS
+from tests.conftest import VECTORS, needs_data
 from tests.references import placed_ranking, transformer_inputs
 
 MODEL = BiLSTMClassifier(ModelOptions(embedding=100, hidden=100, dropout=0.0), classes=2)
@@ -189,6 +189,7 @@ def test_a_local_epoch_hides_words_only_if_there_are_many() -> None:
     assert safe.recall_at_n <= safe.prior_recall_at_n + 0.05
 
 
+@needs_data  # real vectors lie close together, which is what Adam adds to; hashed ones do not
 def test_what_adam_adds_to_the_span_is_not_taken_for_text() -> None:
     """Three clients of eight texts, one Adam step: leverage as SGD's is read finds less, and no
     less after SGD.
