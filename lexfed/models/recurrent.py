@@ -20,8 +20,8 @@ import torch
 from numba import njit
 from torch import Tensor
 
-# sums in any order, so that they vectorise; infinity and NaN stay themselves
-FAST = {"reassoc", "contract", "arcp", "nsz"}
+from lexfed.models.products import FAST, add_product
+
 f32, i32 = np.float32, np.int32
 
 State = tuple[Tensor, Tensor]  # h and c, (layers, B, h) each
@@ -161,36 +161,6 @@ def sigmoids(values):  # type: ignore[no-untyped-def]
     for i in range(len(values)):
         found[i] = sigmoid(values[i])
     return found
-
-
-@njit(nogil=True, cache=True, fastmath=FAST)
-def add_product(a, w, out):  # type: ignore[no-untyped-def]
-    """out += a w. Four rows and four columns of `a` at a time: a row of `w` that was loaded is used
-    four times, and a row of `out` once for four.
-    """
-    rows, inner = a.shape
-    fours, columns = inner - inner % 4, w.shape[1]
-    for b in range(0, rows - rows % 4, 4):
-        a0, a1, a2, a3 = a[b], a[b + 1], a[b + 2], a[b + 3]
-        o0, o1, o2, o3 = out[b], out[b + 1], out[b + 2], out[b + 3]
-        for k in range(0, fours, 4):
-            p0, p1, p2, p3 = a0[k], a0[k + 1], a0[k + 2], a0[k + 3]
-            q0, q1, q2, q3 = a1[k], a1[k + 1], a1[k + 2], a1[k + 3]
-            r0, r1, r2, r3 = a2[k], a2[k + 1], a2[k + 2], a2[k + 3]
-            s0, s1, s2, s3 = a3[k], a3[k + 1], a3[k + 2], a3[k + 3]
-            w0, w1, w2, w3 = w[k], w[k + 1], w[k + 2], w[k + 3]
-            for j in range(columns):
-                v0, v1, v2, v3 = w0[j], w1[j], w2[j], w3[j]
-                o0[j] += p0 * v0 + p1 * v1 + p2 * v2 + p3 * v3
-                o1[j] += q0 * v0 + q1 * v1 + q2 * v2 + q3 * v3
-                o2[j] += r0 * v0 + r1 * v1 + r2 * v2 + r3 * v3
-                o3[j] += s0 * v0 + s1 * v1 + s2 * v2 + s3 * v3
-    whole = rows - rows % 4
-    for b in range(rows):  # what is left of rows and columns
-        for k in range(fours if b < whole else 0, inner):
-            value, line, row = a[b, k], w[k], out[b]
-            for j in range(columns):
-                row[j] += value * line[j]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
