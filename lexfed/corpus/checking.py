@@ -92,8 +92,10 @@ def _script(character: str) -> str:
     return unicodedata.name(character, "UNKNOWN").partition(" ")[0]
 
 
-def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
-    """Remarks on how the texts lie with the clients; `whole` is how many texts the data has."""
+def of_clients(people: Population, data: Data, whole: int, labelled: bool = True) -> Iterator[str]:
+    """Remarks on how the texts lie with the clients; `whole` is how many texts the data has,
+    `labelled` whether labels are what is learned.
+    """
     starts = people.starts[: len(people) + 1]
     sizes = np.diff(starts)
     few = int((sizes < FEW).sum())
@@ -121,7 +123,7 @@ def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
             f"the {len(sizes)} users that were drawn hold {sizes.sum():,} of {whole:,} texts; "
             "raise data.clients for more"
         )
-    if people.classes > 1:
+    if labelled and people.classes > 1:
         labels, some = people.train.labels[: starts[-1]], starts[:-1][sizes > 0]
         least, most = (law.reduceat(labels, some) for law in (np.minimum, np.maximum))
         single = int((least == most).sum())
