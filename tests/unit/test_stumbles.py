@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
@@ -19,12 +20,11 @@ from lexfed.report import progress
 from lexfed.runtime.recording import Recorder
 from tests.conftest import ROOT, Lexfed, no_pictures
 
+pytestmark = pytest.mark.usefixtures("without_pages")
 
-@pytest.fixture(autouse=True)
-def without_pages(request: pytest.FixtureRequest) -> object:
-    if "pages" in request.keywords:
-        yield
-        return
+
+@pytest.fixture
+def without_pages() -> Iterator[None]:
     with no_pictures():
         yield
 
