@@ -305,7 +305,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
     try:
         scored, sent = scored_clients(run.assembly), _sent(run.directory, done)
         if manner.ray is not None:  # it takes seconds in which nothing else is said
-            console.print(f"starting Ray ({manner.ray}) ...", highlight=False, soft_wrap=True)
+            doing = "starting Ray" if manner.ray == "local" else f"reaching Ray at {manner.ray}"
+            console.print(f"{doing} ...", highlight=False, soft_wrap=True, markup=False)
         with _watched(run, manner, console):
             progress.show(_records(run, manner), method.rounds, done, console, scored, sent)
     except KeyboardInterrupt:

@@ -75,6 +75,14 @@ def test_auto_says_which_device_it_chose(tiny: Path, lexfed: Lexfed) -> None:
     assert "on cpu" not in plain, "nobody asked"
 
 
+def test_who_waits_for_ray_is_told_so(tiny: Path, lexfed: Lexfed) -> None:
+    pytest.importorskip("ray")
+    told = lexfed("run", tiny, "--out", "a", "--ray", "ray://nowhere:1")
+    assert told.returncode == 2
+    assert "write HOST:PORT" in told.stderr
+    assert told.stdout.rstrip().endswith("reaching Ray at ray://nowhere:1 ...")
+
+
 def test_an_export_names_the_client_as_it_was_named(tiny: Path, lexfed: Lexfed) -> None:
     rows = [json.loads(line) for line in Path("texts.jsonl").read_text().splitlines()]
     for place, row in enumerate(rows):
