@@ -105,9 +105,7 @@ def of_clients(people: Population, data: Data, whole: int, labelled: bool = True
             f"{sizes.sum():,}, the median client {np.median(sizes):.0f})"
         )
     if data.limit is None and data.partition != "user" and people.train.splits is None:
-        held = (people.common_validation, people.common_test)
-        kept = len(people.train) + sum(map(len, held))
-        again = whole - people.train.blanks - kept
+        again = whole - people.train.blanks - len(people.train) - people.held_out
         if again > 0.01 * whole:
             yield (
                 f"{again:,} of {whole:,} texts are left out: they occur among the held-out texts "

@@ -326,7 +326,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
 def _texts(people: Population) -> str:
     """How many train, and how many only score: also those of users who never train."""
     train = len(people.seen_text)
-    held = len(people.train) - train + len(people.common_validation) + len(people.common_test)
+    held = people.held_out + len(people.train) - train
     return f"{train:,} texts to train on, {held:,} held out"
 
 

@@ -68,6 +68,16 @@ def test_users_who_never_train_are_held_out(tiny: Path, lexfed: Lexfed) -> None:
     assert int(told[1]) + int(told[2]) == 80
 
 
+def test_texts_that_are_not_scored_are_held_out_all_the_same(tiny: Path, lexfed: Lexfed) -> None:
+    """With evaluation.limit they were said to be left out, because they occurred twice."""
+    words = ("--set", "evaluation.limit=4", "--set", "rounds=1")
+    out = lexfed("run", tiny, "--out", "a", *words).stdout
+    told = re.search(r"(\d+) texts to train on, (\d+) held out, 1 round$", out, re.M)
+    assert told, out
+    assert int(told[1]) + int(told[2]) == 80
+    assert "are left out" not in out
+
+
 def test_auto_says_which_device_it_chose(tiny: Path, lexfed: Lexfed) -> None:
     out = lexfed("run", tiny, "--out", "a", "--device", "auto", "--set", "rounds=1").stdout
     assert re.search(r"1 round, on (cpu|cuda|mps)\b", out)
