@@ -34,14 +34,14 @@ class Word2Vec:
     batch: int = 2048  # fedsgd: pairs
     shared: int = 64  # fedsgd: negatives that a batch shares
     steps: int = 100  # fedsgd: iterations a round
-    # how the server moves a row: in_turn as if organisations had trained one after the other, in
-    # each direction as far as the loss is flat there; add_rare adds what organisations say of rare words and averages
-    # frequent ones, row_mean averages over those that moved it, mean over all (the paper's); for
-    # fedsgd row_cap, row_adagrad or mean
+    # how the server moves a row: in_turn as if organisations had trained one after the other, each
+    # direction as far as its steepness allows; add_rare adds what they say of rare words and
+    # averages frequent ones, row_mean averages over those that moved it, mean over all (the
+    # paper's); for fedsgd row_cap, row_adagrad or mean
     rule: Rule = "add_rare"
     cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
-    # in_turn, add_rare: a row moves at most so many times as far as the organisations moved it (root mean
-    # square): that keeps training stable at any number of them
+    # in_turn, add_rare: a row moves at most so many times as far as the organisations moved it
+    # (root mean square): that keeps training stable at any number of them
     reach: float = 4.0
     # pairs that moved a row count for so many at most; who claims more is not heard
     most_pairs: int = 1_000_000

@@ -79,10 +79,10 @@ def test_of_one_node_nothing_is_slowed() -> None:
 V = 120
 
 
-def corpus(seed: int) -> Text:
+def corpus(seed: int, pieces: int = 150) -> Text:
     """Words in twelve topics, Zipfian: a word is met by those of its topic."""
     rng = np.random.default_rng(seed)
-    topics = np.repeat(rng.integers(0, 12, 1500), 10)
+    topics = np.repeat(rng.integers(0, 12, pieces), 10)
     ranks = np.minimum(rng.zipf(1.3, len(topics)), V // 12) - 1
     return Text((12 * ranks + topics).astype(np.int32), np.arange(0, len(topics) + 1, 10))
 
@@ -117,16 +117,17 @@ def trained(rule: str, nodes: int, rounds: int) -> dict[str, np.ndarray]:  # typ
 
 
 def heldout(tables: dict[str, np.ndarray]) -> float:  # type: ignore[type-arg]
-    text = corpus(999).tokens.reshape(-1, 10)
+    text = corpus(999, pieces=1500).tokens.reshape(-1, 10)
     centres, contexts = text[:, 3].copy(), text[:, 6].copy()
     negatives = np.random.default_rng(5).choice(text.flatten(), (len(centres), 5))
     return Pairs(centres, contexts, negatives).loss(tables) / len(centres)
 
 
-def test_it_learns_more_of_the_same_passes_than_other_rules() -> None:
-    losses = {rule: heldout(trained(rule, 8, 6)) for rule in ("in_turn", "add_rare", "row_mean")}
-    assert losses["in_turn"] < min(losses["add_rare"], losses["row_mean"])
-    assert losses["in_turn"] < 6 * math.log(2) - 0.2
+def test_where_every_row_is_frequent_it_is_as_stable_as_the_mean() -> None:
+    """And a sum is not, that nothing holds within reach."""
+    losses = {rule: heldout(trained(rule, 8, 20)) for rule in ("in_turn", "add_rare", "row_mean")}
+    assert losses["in_turn"] == pytest.approx(losses["row_mean"], rel=0.03)
+    assert losses["in_turn"] < 6 * math.log(2) / 2 < losses["add_rare"]
 
 
 # --- rounded rows stay small until they are added -------------------------------------------------
