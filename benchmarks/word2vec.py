@@ -52,7 +52,10 @@ from lexfed.word2vec.study import Joining, VectorStudy, word_figures
 
 HERE = Path(__file__).parent
 CONFIG = HERE.parent / "experiments" / "word2vec" / "text8-all.toml"
-AS_GOOD = ("rounds=70", "word2vec.epochs=2.0", "word2vec.lr=0.035", "word2vec.reuse=8")
+AS_GOOD = (
+    "rounds=60", "word2vec.epochs=2.0", "word2vec.lr=0.035", "word2vec.reuse=8",
+    "word2vec.rule=in_turn", "word2vec.pace=1.5",
+)  # fmt: skip
 Figures = dict[str, Any]
 
 

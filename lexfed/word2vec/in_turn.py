@@ -7,8 +7,8 @@ frequent a word is), there the loss is steep, and what tells two words apart is 
 directions. To average a frequent row, because it can't be added in the one steep direction, stops
 it from learning in all the others: the loss hardly shows that, likeness of words does.
 
-Take the loss around a row as a bowl. In a direction of curvature c, x = lr * pairs * c, a pass takes
-the share 1 - e^-x of the way to the bottom. Nodes with x / n each have made n such shares of
+Take the loss around a row as a bowl. In a direction of curvature c, with x = lr * pairs * c, a pass
+takes the share 1 - e^-x of the way to the bottom. Nodes with x / n each have made n such shares of
 1 - e^(-x/n); one after the other they would have made 1 - e^-x. So the sum is multiplied by
 
     (1 - e^-x) / (n (1 - e^(-x/n)))       1 where it is flat, 1/n where it is steep,
