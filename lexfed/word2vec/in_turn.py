@@ -47,7 +47,8 @@ class Bowl:
             return
         rate, nodes = lr * moves.counts.float(), moves.nodes.float()
         steep = torch.nonzero((rate * self.curvatures[:1] > FLAT) & (nodes > 1)).flatten()
-        for some in steep.split(_CHUNK):
+        for first in range(0, len(steep), _CHUNK):
+            some = steep[first : first + _CHUNK]
             x, n = rate[some, None], nodes[some, None]
             values = moves.values[some]
             rest = in_turn(x * self.rest, n)
