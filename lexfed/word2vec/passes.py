@@ -110,7 +110,7 @@ def draw_negatives(unigrams: Unigrams, centres: int, options: Word2Vec, seed: Se
     each = NEAR * options.negatives
     drawn = max(options.negatives, -(-each // options.reuse))
     shape = -(-centres // NEAR), drawn
-    few = skipgram.draw(unigrams.table, shape, _number(seed, "negatives"))
+    few: Ints = skipgram.draw(unigrams.table, shape, _number(seed, "negatives"))
     return few[:, np.arange(each) % drawn].reshape(-1, options.negatives)[:centres]
 
 
