@@ -146,20 +146,43 @@ def _move(v, table, rows, n, g, step):  # type: ignore[no-untyped-def]
             t += 1
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _meet(i, words, low, high, negatives, rows, counts):  # type: ignore[no-untyped-def]
+    """The output rows of position i's contexts and negatives. A negative of a centre with six
+    contexts moves its row as six pairs would.
+    """
+    contexts = high[i] - low[i] - 1
+    for t in range(contexts):
+        rows[t] = words[low[i] + t + (low[i] + t >= i)]  # all but the centre itself
+        counts[rows[t]] += 1
+    for q in range(negatives.shape[1]):
+        rows[contexts + q] = negatives[i, q]
+        counts[negatives[i, q]] += contexts
+
+
+@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+def _pull(scores, contexts, pairs, lr, times):  # type: ignore[no-untyped-def]
+    """In place, how far each pair moves: towards a context, away from a negative."""
+    one = np.float32(1)
+    for t in range(contexts):
+        scores[t] = lr / (one + np.exp(scores[t]))  # lr * (1 - s(v . u))
+    for t in range(contexts, pairs):
+        scores[t] = -lr * times / (one + np.exp(-scores[t]))
+
+
 @njit(nogil=True, cache=True, fastmath=FAST)
 def sgd_pass(v_table, u_table, text, windows, negatives, weight, rates, counts):  # type: ignore[no-untyped-def]
     """One pass of SGD over a text, in place; the loss of every 16th centre's pairs, and how many.
 
     Tables hold gathered rows. `text` is the centres and the words, as places in the two; `windows`
     where contexts begin and end; `rates` the learning rate at the beginning and at the end.
-    `weight` is what one drawn negative counts for. Counts are of pairs: a negative drawn for a
-    centre with six contexts moves its row as six pairs would. The pairs of a centre are scored
-    first, and then move their rows: contexts, then negatives.
+    `weight` is what one drawn negative counts for. Counts are of pairs. The pairs of a centre are
+    scored first, and then move their rows: contexts, then negatives.
     """
     centres, words = text
     low, high = windows
     v_counts, u_counts = counts
-    n, drawn, one = len(centres), negatives.shape[1], np.float32(1)
+    n, drawn = len(centres), negatives.shape[1]
     most = drawn + (np.max(high - low) if n else 0)
     rows, scores = np.empty(most, np.int32), np.empty(most, np.float32)
     step, loss, met = np.empty(v_table.shape[1], np.float32), 0.0, 0
@@ -167,24 +190,15 @@ def sgd_pass(v_table, u_table, text, windows, negatives, weight, rates, counts):
         contexts = high[i] - low[i] - 1
         if contexts <= 0:
             continue
-        pairs = contexts + drawn
-        for t in range(contexts):
-            rows[t] = words[low[i] + t + (low[i] + t >= i)]  # all but the centre itself
-            u_counts[rows[t]] += 1
-        for q in range(drawn):
-            rows[contexts + q] = negatives[i, q]
-            u_counts[negatives[i, q]] += contexts
+        pairs, times = contexts + drawn, np.float32(weight * contexts)
         lr, v = np.float32(rates[0] + (rates[1] - rates[0]) * i / n), v_table[centres[i]]
-        times = np.float32(weight * contexts)
+        _meet(i, words, low, high, negatives, rows, u_counts)
         _scores(v, u_table, rows, pairs, scores)
         if i % 16 == 0:
             for t in range(pairs):
                 loss += softplus(-scores[t]) if t < contexts else times * softplus(scores[t])
             met += contexts
-        for t in range(contexts):
-            scores[t] = lr / (one + np.exp(scores[t]))  # lr * (1 - s(v . u))
-        for t in range(contexts, pairs):
-            scores[t] = -lr * times / (one + np.exp(-scores[t]))
+        _pull(scores, contexts, pairs, lr, times)
         step[:] = 0
         _move(v, u_table, rows, pairs, scores, step)
         v += step
