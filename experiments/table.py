@@ -26,6 +26,7 @@ COLUMNS = {
     "heldout_loss": "held-out loss", "centralised_heldout_loss": "all text in one place",
     "alone_heldout_loss": "best alone", "gain": "share of the gain, %", "better_off": "organisations better off",
     "wordsim353": "WordSim353", "centralised_wordsim353": "in one place", "vocabulary_size": "words",
+    "simlex999": "SimLex-999", "analogies": "analogies",
     "single_source_words": "of one alone",
     "word_perplexity": "perplexity per word", "worst_tenth_perplexity": "worst tenth of users",
     "word_accuracy": "word accuracy", "tokens_per_word": "tokens per word", "oov_rate": "unknown words",
