@@ -25,7 +25,15 @@ class Scoring:
         return f"scoring {self.clients:,} clients" if self.clients else "scoring"
 
 
-Events = Iterator[Record | Scoring]
+@dataclass(frozen=True)
+class Ahead:
+    """Work of the server's own that begins now and takes longer than a round."""
+
+    round: int
+    work: str
+
+
+Events = Iterator[Record | Scoring | Ahead]
 
 
 def show(events: Events, rounds: int, done: int, console: Console, clients: int = 0) -> None:
@@ -54,6 +62,9 @@ def _show_bar(events: Events, rounds: int, done: int, console: Console, clients:
             if isinstance(record, Scoring):
                 progress.update(task, figures=str(record), left=pace.scoring(record))
                 continue
+            if isinstance(record, Ahead):
+                progress.update(task, figures=record.work, left="")
+                continue
             sent += record["bytes_up"] + record["bytes_down"]
             scores |= record["metrics"]
             pace.note(record)
@@ -68,6 +79,10 @@ def _show_bar(events: Events, rounds: int, done: int, console: Console, clients:
 def _show_lines(events: Events, rounds: int, console: Console, clients: int) -> None:
     pace, sent = Pace(clients=clients), 0
     for record in events:
+        if isinstance(record, Ahead):
+            line = f"round {record.round}/{rounds}  {record.work}"
+            console.print(line, soft_wrap=True, highlight=False)
+            continue
         if isinstance(record, Scoring):
             if record.last:
                 line = f"round {record.round}/{rounds}  {record}  {pace.scoring(record)}"
