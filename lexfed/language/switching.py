@@ -22,7 +22,7 @@ from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import ServerState
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
-from lexfed.language.teaching import Lesson, taught
+from lexfed.language.teaching import Lesson, Written, taught
 from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
 from lexfed.vocabulary import remap
 from lexfed.vocabulary.learned import Learned, learn
@@ -110,7 +110,7 @@ def switched(
         return after
     old, here = tokenizer_of(state), derive(seed, "teach")
     drawn = derive(here, "sample")
-    text = sampled_text(task, options, state.params, old, drawn, options.teach_words)
+    text = written(task, options, state.params, old, drawn, options.teach_words)
     new = tokenizer_of(after).tokenizer
     return replace(after, params=taught(task, after.params, text, new, options.lesson, here))
 
@@ -149,20 +149,21 @@ def new_tokenizer(
     """SAMPLE and TRAINTOKENIZER: the sampled text, and the tokenizer that was learned from it."""
     old = tokenizer_of(state)
     drawn = derive(seed, "sample")
-    text = list(sampled_text(task, options, state.params, old, drawn, options.sample_words))
+    texts = written(task, options, state.params, old, drawn, options.sample_words)
+    text = [one.words for one in texts]
     return text, learn(
         text, options.kind or old.tokenizer.kind, len(old.tokenizer.tokens), "sampled"
     )
 
 
-def sampled_text(
+def written(
     task: LanguageTask,
     options: TokenizerForFree,
     params: Params,
     old: Learned,
     seed: Seed,
     enough: int,
-) -> Iterator[list[str]]:
+) -> Iterator[Written]:
     """Texts that the model writes, in words, until there are enough of them."""
     tokenizer, words, part, params = old.tokenizer, 0, 0, placed(params, task.device)
     while words < enough:
@@ -182,7 +183,7 @@ def sampled_text(
             text = split(tokenizer.decode(ids), task.texts.lowercase, "single")
             words += max(len(text), 1)  # a model that writes nothing must not keep us for ever
             if text:
-                yield text
+                yield Written(text, len(ids) < options.sample_length)
 
 
 def _follow(bias: torch.Tensor, unigrams: torch.Tensor) -> torch.Tensor:

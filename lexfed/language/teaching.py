@@ -28,6 +28,20 @@ TOGETHER = 4_096  # texts that are words at a time; of the others there are numb
 
 
 @dataclass(frozen=True)
+class Written:
+    """A text that a model wrote."""
+
+    words: list[str]
+    ended: bool  # by the model; else it was cut, maybe within its last word
+
+    def sequence(self, tokenizer: TrainedTokenizer) -> list[int]:
+        """As a model learns it: where a text was cut, nothing says that it ended there."""
+        if self.ended:
+            return tokenizer.sequence(self.words)
+        return [tokenizer.bos, *tokenizer.encode_words(self.words[:-1])[0]]
+
+
+@dataclass(frozen=True)
 class Lesson:
     epochs: int
     lr: float  # at its highest
@@ -37,13 +51,15 @@ class Lesson:
 def taught(
     task: LanguageTask,
     params: Params,
-    texts: Iterable[list[str]],
+    texts: Iterable[Written],
     tokenizer: TrainedTokenizer,
     lesson: Lesson,
     seed: Seed,
 ) -> Params:
     """The model after epochs on these texts, which are read one after the other and never held."""
     pieces = read(texts, tokenizer, task.context)
+    if len(pieces) == 0:  # a model that writes nothing teaches nothing
+        return params
     options = replace(task.options, optimizer="adam", batch=lesson.batch, weight_decay=0.0)
     steps = lesson.epochs * -(-len(pieces) // lesson.batch)
     local = Local(lesson.lr, lesson.epochs, pace=schedule(steps))
@@ -51,11 +67,14 @@ def taught(
     return dict(at_home(pupil.fit_windows(placed(params, task.device), pieces, local, seed).params))
 
 
-def read(texts: Iterable[list[str]], tokenizer: TrainedTokenizer, context: int) -> TokenBatch:
+def read(texts: Iterable[Written], tokenizer: TrainedTokenizer, context: int) -> TokenBatch:
     """All windows of these texts, in four bytes a token."""
     left, ids, lengths = iter(texts), [torch.zeros(0, context + 1, dtype=torch.int32)], []
     while some := list(islice(left, TOGETHER)):
-        part = pad(windows([tokenizer.sequence(words) for words in some], context))
+        found = windows([text.sequence(tokenizer) for text in some], context)
+        if not found:
+            continue
+        part = pad(found)
         wide = torch.zeros(len(part), context + 1, dtype=torch.int32)
         wide[:, : part.ids.shape[1]] = part.ids
         ids.append(wide)

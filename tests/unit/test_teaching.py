@@ -24,7 +24,7 @@ from lexfed.experiment import config
 from lexfed.federation import ServerState
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
 from lexfed.language.switching import TokenizerForFree, switched
-from lexfed.language.teaching import Lesson, read, schedule, taught
+from lexfed.language.teaching import Lesson, Written, read, schedule, taught
 from lexfed.learning.task import Local
 from lexfed.models import language_model as language
 from lexfed.models.language_model import pad, score, windows
@@ -128,7 +128,8 @@ def test_teaching_is_the_obvious_loop() -> None:
     start = dict(task.model.init(len(new.tokens), root(3)))
     sequences = [new.sequence(text) for text in TEXTS[:60]]
     expected = obvious_teaching(start, sequences, 8, LESSON, root(4))
-    found = taught(task, start, TEXTS[:60], new, LESSON, root(4))
+    texts = [Written(text, ended=True) for text in TEXTS[:60]]
+    found = taught(task, start, texts, new, LESSON, root(4))
     for name, value in expected.items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)
         assert not torch.allclose(found[name], start[name], atol=1e-4), f"{name} has learned"
@@ -146,12 +147,22 @@ def test_texts_are_read_in_passing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same windows as all at once; of the texts only a few are held."""
     monkeypatch.setattr("lexfed.language.teaching.TOGETHER", 7)
     tokenizer = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
-    found = read((list(text) for text in TEXTS), tokenizer, 8)
+    found = read((Written(text, ended=True) for text in TEXTS), tokenizer, 8)
     whole = pad(windows([tokenizer.sequence(text) for text in TEXTS], 8))
     assert torch.equal(found.lengths, whole.lengths)
     assert torch.equal(found.ids.long(), whole.ids)
     assert found.ids.element_size() == 4
     assert len(read([], tokenizer, 8)) == 0
+
+
+def test_a_text_that_was_cut_does_not_teach_an_end() -> None:
+    """Nor the last word, of which the rest may be missing."""
+    tokenizer = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    words = ["the", "old", "bo"]
+    cut, ended = (read([Written(words, end)], tokenizer, 8) for end in (False, True))
+    assert ended.ids[0, : int(ended.lengths)].tolist() == tokenizer.sequence(words)
+    assert cut.ids[0, : int(cut.lengths)].tolist() == tokenizer.sequence(words[:2])[:-1]
+    assert len(read([Written(["bo"], ended=False)], tokenizer, 8)) == 0
 
 
 # --- what it does ---------------------------------------------------------------------------------
