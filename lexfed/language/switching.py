@@ -21,6 +21,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import ServerState
+from lexfed.federation.server_optimizer import AVERAGE, released
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
 from lexfed.language.teaching import Lesson, Written, taught
 from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
@@ -108,11 +109,13 @@ def switched(
         after = replace(after, opt_state={})
     if not options.teach_words:
         return after
-    old, here = tokenizer_of(state), derive(seed, "teach")
-    drawn = derive(here, "sample")
-    text = written(task, options, state.params, old, drawn, options.teach_words)
-    new = tokenizer_of(after).tokenizer
-    return replace(after, params=taught(task, after.params, text, new, options.lesson, here))
+    here, teacher = derive(seed, "teach"), released(state.params, state.opt_state)
+    drawn, old, new = derive(here, "sample"), tokenizer_of(state), tokenizer_of(after).tokenizer
+    text = written(task, options, teacher, old, drawn, options.teach_words)
+    params = taught(task, after.params, text, new, options.lesson, here)
+    # a mean of models begins anew with the one that was taught
+    slots = {name: held for name, held in after.opt_state.items() if name != AVERAGE}
+    return replace(after, params=params, opt_state=slots)
 
 
 def told(options: TokenizerForFree) -> str:

@@ -22,6 +22,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.experiment import config
 from lexfed.federation import ServerState
+from lexfed.federation.server_optimizer import AVERAGE, released
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
 from lexfed.language.switching import TokenizerForFree, switched
 from lexfed.language.teaching import Lesson, Written, read, schedule, taught
@@ -203,6 +204,20 @@ def test_teaching_moves_no_slot() -> None:
     after = switched(task, replace(OPTIONS, teach_words=100), state, root(2))
     slots, same = plain.opt_state["m"], after.opt_state["m"]
     assert all(torch.equal(value, same[name]) for name, value in slots.items())
+
+
+def test_a_mean_of_models_teaches_and_begins_anew() -> None:
+    """What is scored after teaching is what was taught, not a mean of models before it."""
+    task, state = task_of(), of_the_boat("lstm")
+    few = replace(OPTIONS, teach_words=100, new="same")
+    bare = {name: torch.zeros_like(value) for name, value in state.params.items()}
+    averaged = replace(state, opt_state={**state.opt_state, AVERAGE: bare})
+    after, same = (switched(task, few, one, root(2)) for one in (averaged, state))
+    assert released(after.params, after.opt_state) is after.params
+    assert "m" in after.opt_state
+    assert not torch.equal(after.params["output.bias"], same.params["output.bias"]), (
+        "the mean, which knows nothing here, has written the text"
+    )
 
 
 @pytest.mark.parametrize(
