@@ -55,7 +55,7 @@ class TokenizerForFree:
     teach_words: int = 0
     teach_epochs: int = 2  # passes over these words
     teach_lr: float = 2e-3  # Adam's learning rate in teaching, after a short warm-up; it falls to 0
-    teach_batch: int = 128  # windows of a step of teaching
+    teach_batch: int = 32  # windows of a step of teaching
 
     def __post_init__(self) -> None:
         if list(self.switch) != sorted(set(self.switch)) or any(place < 1 for place in self.switch):
