@@ -54,7 +54,7 @@ class TokenizerForFree:
     # words that the old model writes for the new one to learn from before users see it; 0: none
     teach_words: int = 0
     teach_epochs: int = 2  # passes over these words
-    teach_lr: float = 2e-3  # Adam's learning rate in teaching, after a short warm-up; it falls to 0
+    teach_lr: float = 4e-3  # Adam's learning rate in teaching, after a short warm-up; it falls to 0
     teach_batch: int = 32  # windows of a step of teaching
 
     def __post_init__(self) -> None:
