@@ -154,7 +154,8 @@ def batches(windows: TokenBatch, size: int, seed: Seed) -> Iterator[TokenBatch]:
     order = torch.randperm(len(windows), generator=torch_generator(seed))
     for some in torch.split(order, size):
         lengths = windows.lengths[some]
-        yield TokenBatch(windows.ids[some, : int(lengths.max())], lengths)
+        # what is held in fewer bytes is made numbers of here
+        yield TokenBatch(windows.ids[some, : int(lengths.max())].long(), lengths)
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> TokenBatch:
@@ -498,9 +499,9 @@ def _draw(
     """
     weight, bias = _output(params)
     uniform = uniform.to(hidden.device)
-    z = torch.addmm(bias, hidden, weight.t()) / temperature  # (R, V)
+    z = torch.addmm(bias, hidden, weight.t()).div_(temperature)  # (R, V)
     z[:, bos] = -torch.inf
-    cumulative = torch.softmax(z, 1).cumsum(1)
+    cumulative = torch.softmax(z, 1, out=z).cumsum_(1)
     # rounding makes the whole not quite 1; uniform is below 1, so this is below the whole, and no
     # token of chance 0 is met
     drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)

@@ -25,7 +25,15 @@ class Scoring:
         return f"scoring {self.clients:,} clients" if self.clients else "scoring"
 
 
-Events = Iterator[Record | Scoring]
+@dataclass(frozen=True)
+class Ahead:
+    """Work of the server's own that begins now and takes longer than a round."""
+
+    round: int
+    work: str
+
+
+Events = Iterator[Record | Scoring | Ahead]
 
 
 def show(
@@ -58,6 +66,9 @@ def _show_bar(
             if isinstance(record, Scoring):
                 progress.update(task, figures=str(record), left=pace.scoring(record))
                 continue
+            if isinstance(record, Ahead):
+                progress.update(task, figures=record.work, left="")
+                continue
             sent += record["bytes_up"] + record["bytes_down"]
             scores |= record["metrics"]
             pace.note(record)
@@ -72,6 +83,10 @@ def _show_bar(
 def _show_lines(events: Events, rounds: int, console: Console, clients: int, sent: int) -> None:
     pace = Pace(clients=clients)
     for record in events:
+        if isinstance(record, Ahead):
+            line = f"round {record.round}/{rounds}  {record.work}"
+            console.print(line, soft_wrap=True, highlight=False)
+            continue
         if isinstance(record, Scoring):
             if record.last:
                 line = f"round {record.round}/{rounds}  {record}  {pace.scoring(record)}"

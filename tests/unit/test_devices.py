@@ -239,7 +239,7 @@ def learned(folder: Path, model: str) -> Mapping[str, Any]:
             "switch": [1],
             "sample_words": 40,
             "sample_length": 4,
-            "heal": int(model == "lstm"),
+            "teach_words": 40,
         },
         "cohort": {"size": 2, "sampling": "poisson"},
         "train": {"optimizer": "sgd", "lr": 1.0, "batch": 128},
