@@ -1,0 +1,71 @@
+"""The papers' tables and figures.
+
+    python -m experiments.papers --scale quick               # minutes; embedded text
+    python -m experiments.papers --scale machine --price     # what would it cost?
+    python -m experiments.papers --only fedevocab-table4-sst2
+    python -m experiments.papers --scale quick --check       # the same bits again?
+
+Runs go to runs/, results beside their configurations (quick and paper: experiments/papers/SCALE).
+Then `make results` writes RESULTS.md.
+"""
+
+import argparse
+import sys
+
+from experiments.papers.catalogue import SCALES, CatalogueError, load
+from experiments.papers.check import check
+from experiments.papers.driver import Job, bill, jobs, run, trial
+
+
+def options_of(options: argparse.Namespace) -> list[str]:
+    """Where it runs: passed on to `lexfed run`, and without a say in the result."""
+    words = ["--workers", str(options.workers)]
+    words += ["--device", options.device] if options.device else []
+    return words + (["--ray", options.ray] if options.ray else [])
+
+
+def checked(found: list[Job], where: list[str]) -> int:
+    kept = [job for job in found if job.done and not job.runs.command]
+    answers = [check(job, where) for job in kept]
+    print("\n".join(said for _, said in answers) or "nothing of this was committed")
+    return 0 if kept and all(good for good, _ in answers) else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.papers",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--scale", choices=SCALES, default="machine")
+    parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="entries, or runs")
+    parser.add_argument("--price", action="store_true", help="say what it would cost, run nothing")
+    parser.add_argument("--check", action="store_true", help="run again what was committed")
+    parser.add_argument("--try", dest="trial", action="store_true", help="three rounds of each row")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--device")
+    parser.add_argument("--ray", metavar="ADDRESS")
+    options = parser.parse_args()
+    where = options_of(options)
+    try:
+        found = jobs(load(), options.scale, options.only)
+    except CatalogueError as error:
+        print(f"papers: {error}", file=sys.stderr)
+        return 2
+    if options.price:
+        print(bill(found))
+        return 0
+    if options.check:
+        return checked(found, where)
+    for job in found:
+        if job.done:
+            print(f"done: {job.name}")
+        elif options.trial:
+            trial(job, where)
+        else:
+            run(job, where)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,108 @@
+"""What a run will cost, before it is begun.
+
+    measured     the same row was run at this scale: its median seconds
+    tried        a few rounds of it were (`--try`): the seconds of a round times the rounds, and
+                 what came before and after them
+    scaled       the row, or another of the same runs, was measured at another scale: its seconds
+                 times the ratio of all that work grows with (WORK), as the two configurations have it
+
+Seconds are of the machine that measured them, which may have been busy. Ray, a GPU or more workers
+make a run shorter; by how much is not told.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomllib
+
+from experiments.papers.catalogue import HERE, SCALES, Runs
+from lexfed.experiment.config import load, to_toml
+
+TRIED = HERE / "seconds.json"  # scale -> runs -> row -> what `--try` measured
+
+# what the work of a run grows with: as much (1), or with the square (2)
+WORK = {
+    "rounds": 1, "cohort.size": 1, "train.epochs": 1, "train.max_length": 1, "model.hidden": 2,
+    "data.limit": 1, "tokenizer.words_per_user": 1, "language_model.layers": 1,
+    "language_model.width": 2, "tokenizer.size": 1, "word2vec.epochs": 1, "word2vec.steps": 1,
+    "word2vec.dimension": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Price:
+    seconds: float | None  # None: nothing like it was ever measured
+    how: str
+
+
+def price(runs: Runs, row: str, scale: str, tried: Mapping[str, Any] | None = None) -> Price:
+    known = [run["seconds"] for run in runs.found(scale).get(row, [])]
+    if known:
+        return Price(statistics.median(known), f"measured, {len(known)} seeds")
+    trials = read_tried() if tried is None else tried
+    if trial := trials.get(scale, {}).get(runs.name, {}).get(row):
+        rounds = _table(runs, row, scale).get("rounds", 1)
+        seconds = trial["around"] + rounds * trial["round"]
+        return Price(seconds, f"{rounds} rounds of {trial['round']:.2f} s, tried")
+    return _scaled(runs, row, scale)
+
+
+def _scaled(runs: Runs, row: str, scale: str) -> Price:
+    """From the nearest measured scale; of this row, or else of the dearest other one."""
+    for other in sorted(runs.scales, key=lambda one: abs(SCALES.index(one) - SCALES.index(scale))):
+        found = {name: several for name, several in runs.found(other).items() if several}
+        if not found:
+            continue
+        costs = {n: statistics.median(run["seconds"] for run in r) for n, r in found.items()}
+        like = row if row in costs else max(costs, key=lambda name: costs[name])
+        factor, why = ratio(_table(runs, like, other), _table(runs, row, scale))
+        seconds = costs[like] * factor
+        return Price(seconds, f"{factor:.1f} x {costs[like]:.0f} s of '{like}', {other} ({why})")
+    return Price(None, "never measured: try it with --try")
+
+
+def ratio(measured: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[float, str]:
+    """How much more work, and which keys say so."""
+    factor, why = 1.0, []
+    for key, power in WORK.items():
+        before, after = _value(measured, key), _value(wanted, key)
+        if before and after and before != after:
+            factor *= (after / before) ** power
+            why.append(f"{key} {before:g} to {after:g}" + ", squared" * (power == 2))
+    return factor, "; ".join(why) or "the same work"
+
+
+def _value(table: Mapping[str, Any], key: str) -> float | None:
+    group, _, name = key.rpartition(".")
+    found = table.get(group, {}).get(name) if group else table.get(name)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _table(runs: Runs, row: str, scale: str) -> dict[str, Any]:
+    """The configuration as the run would write it."""
+    settings = [one for one in runs.rows(scale).get(row, []) if not one.startswith("from=")]
+    return tomllib.loads(to_toml(load(runs.path, settings)))
+
+
+def read_tried() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(TRIED.read_text()) if TRIED.is_file() else {}
+    return found
+
+
+def note_tried(scale: str, runs: str, row: str, folder: Path) -> None:
+    """The seconds of a round, and those around the rounds, of a run that was cut short."""
+    lines = [json.loads(one) for one in (folder / "rounds.jsonl").read_text().splitlines()]
+    total = json.loads((folder / "summary.json").read_text())["seconds"]
+    inside = [line["seconds"] for line in lines]
+    found = read_tried()
+    about = {"round": round(statistics.median(inside), 3), "around": round(total - sum(inside), 1)}
+    found.setdefault(scale, {}).setdefault(runs, {})[row] = about | {"rounds": len(lines)}
+    TRIED.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def told(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
