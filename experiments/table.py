@@ -22,7 +22,7 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
 from itertools import product
@@ -32,6 +32,7 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from lexfed.metrics.perplexity import TextScore, paired_difference
 from lexfed.records.rundir import RunDir
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +50,7 @@ COLUMNS = {
     "single_source_words": "of one alone",
     "word_perplexity": "perplexity per word", "worst_tenth_perplexity": "worst tenth of users",
     "word_accuracy": "word accuracy", "tokens_per_word": "tokens per word", "oov_rate": "unknown words",
-    "unigram_kld": "KL divergence", "after_switch": "right after the switch",
+    "unigram_kld": "KL divergence", "before_switch": "before the switch", "after_switch": "right after the switch",
 }  # fmt: skip
 PERCENT = (
     "global_accuracy",
@@ -175,8 +176,9 @@ def derived(summary: dict[str, Any]) -> dict[str, Any]:
     """Of word vectors: how much of what centralised training gains over none, and who gained by
     joining.
     """
-    if summary.get("after_switch"):
-        return {**summary, "after_switch": summary["after_switch"]["word_perplexity"]}
+    if isinstance(summary.get("after_switch"), dict):
+        moments = ("before_switch", "after_switch")
+        return {**summary, **{key: summary[key]["word_perplexity"] for key in moments}}
     loss, central = summary.get("heldout_loss"), summary.get("centralised_heldout_loss")
     if loss is None or central is None:
         return summary
@@ -284,12 +286,18 @@ def write_results(path: Path, results: Results) -> None:
     path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
+def of_users(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[float, float]:
+    """The difference of log perplexities over the same test users, and its standard error."""
+    scores = (
+        [TextScore(nll, words, 0, 0, 0) for nll, words in run["users"]] for run in (mine, theirs)
+    )
+    return paired_difference(*scores)
+
+
 def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
     """Language models on the same test users: the ratio of two rows' perplexities, and its
     standard error over users.
     """
-    from lexfed.metrics.perplexity import TextScore, paired_difference
-
     rows = {
         name: {run["seed"]: run for run in runs if run.get("users")}
         for name, runs in figures.items()
@@ -300,14 +308,11 @@ def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
             other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name
         ]:
             for seed in sorted(runs.keys() & rows[other].keys()):
-                mine, theirs = (
-                    [TextScore(nll, words, 0, 0, 0) for nll, words in r[seed]["users"]]
-                    for r in (runs, rows[other])
-                )
-                difference, error = paired_difference(mine, theirs)
+                difference, error = of_users(runs[seed], rows[other][seed])
                 percent = 100 * (math.exp(difference) - 1)
+                users = len(runs[seed]["users"])
                 lines.append(
-                    f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users"
+                    f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {users} users"
                 )
     return "\n".join(lines)
 

@@ -10,7 +10,9 @@ Then `make results` writes RESULTS.md.
 """
 
 import argparse
+import subprocess
 import sys
+from collections.abc import Callable
 
 from experiments.papers.catalogue import SCALES, CatalogueError, load
 from experiments.papers.check import check
@@ -29,6 +31,22 @@ def checked(found: list[Job], where: list[str]) -> int:
     answers = [check(job, where) for job in kept]
     print("\n".join(said for _, said in answers) or "nothing of this was committed")
     return 0 if kept and all(good for good, _ in answers) else 1
+
+
+def everything(found: list[Job], do: Callable[[Job, list[str]], None], where: list[str]) -> int:
+    """One that fails (a data set that is not here) says why, and the others go on."""
+    failed = []
+    for job in found:
+        if job.done:
+            print(f"done: {job.name}")
+            continue
+        try:
+            do(job, where)
+        except (SystemExit, subprocess.CalledProcessError):
+            failed.append(job.name)
+    if failed:
+        print("failed: " + "; ".join(failed), file=sys.stderr)
+    return 1 if failed else 0
 
 
 def main() -> int:
@@ -57,14 +75,7 @@ def main() -> int:
         return 0
     if options.check:
         return checked(found, where)
-    for job in found:
-        if job.done:
-            print(f"done: {job.name}")
-        elif options.trial:
-            trial(job, where)
-        else:
-            run(job, where)
-    return 0
+    return everything(found, trial if options.trial else run, where)
 
 
 if __name__ == "__main__":

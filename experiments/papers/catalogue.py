@@ -35,6 +35,8 @@ class Scale:
     headline_seeds: tuple[int, ...] = (0, 1, 2)
     # settings of single rows, after all others
     of: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # settings of rows that can't take those of `set`: local training has no rounds
+    instead: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def seeds_of(self, row: str) -> tuple[int, ...]:
         return self.headline_seeds if row in self.headline else self.seeds
@@ -56,11 +58,11 @@ class Runs:
     def rows(self, scale: str) -> dict[str, list[str]]:
         """What is run at a scale: each row's settings, then the scale's, then the row's own at it."""
         chosen, known = self.scales[scale], table.rows_of(self.path)
-        for row in (*chosen.rows, *chosen.headline, *chosen.of):
+        for row in (*chosen.rows, *chosen.headline, *chosen.of, *chosen.instead):
             if row not in known:
                 raise CatalogueError(f"{self.name}: {self.config} has no row '{row}'")
         return {
-            row: [*settings, *chosen.set, *chosen.of.get(row, ())]
+            row: [*settings, *chosen.instead.get(row, chosen.set), *chosen.of.get(row, ())]
             for row, settings in known.items()
             if not chosen.rows or row in chosen.rows
         }
@@ -136,9 +138,9 @@ def _known(kind: type, about: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _runs(name: str, about: Mapping[str, Any]) -> Runs:
     plain = {key: value for key, value in about.items() if key not in SCALES}
     scales = {
-        scale: Scale(**_known(Scale, about.get(scale, {}), f"{name}, {scale}"))
+        scale: Scale(**_known(Scale, about.get(scale) or {}, f"{name}, {scale}"))
         for scale in SCALES
-        if scale in about or scale == "machine"
+        if about.get(scale, scale == "machine") is not False
     }
     return Runs(name=name, scales=scales, **_known(Runs, plain, name))
 

@@ -7,7 +7,7 @@ Rows are compared seed by seed, so that both met the same clients. A comparison
     does not    the mean says otherwise
 
 With one seed there is no spread: the 95 % interval of the figure itself (texts and clients drawn)
-takes its place; without one, a single seed shows a claim in part at best. A claim of several
+takes its place, of perplexities that of the difference over test users; without one, a single seed shows a claim in part at best. A claim of several
 comparisons holds if all do, does not if none does, and else holds in part.
 """
 
@@ -81,7 +81,7 @@ def outcome(
     gaps = [sign * (a - about.times * b - about.plus) for a, b in paired(left, right, about)]
     if not gaps:
         return None
-    beyond = yardstick(gaps, (*left, *right), about.figure)
+    beyond = yardstick(gaps, left, right, about)
     mean = statistics.mean(gaps)
     if mean <= 0:
         word = NOT
@@ -93,13 +93,30 @@ def outcome(
 
 
 def yardstick(
-    gaps: Sequence[float], runs: Sequence[Mapping[str, Any]], figure: str
+    gaps: Sequence[float],
+    left: Sequence[Mapping[str, Any]],
+    right: Sequence[Mapping[str, Any]],
+    about: Comparison,
 ) -> float | None:
     """What a difference must exceed; None: nothing tells."""
     if len(gaps) > 1:
         return statistics.stdev(gaps)
-    intervals = [run.get(f"{figure}_interval") for run in runs]
+    if about.figure == "word_perplexity":
+        return over_users(left, right)
+    intervals = [run.get(f"{about.figure}_interval") for run in (*left, *right)]
     return max((float(one) for one in intervals if one is not None), default=None)
+
+
+def over_users(
+    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Half of the 95 % interval of a difference of perplexities, of the same test users."""
+    first, second = ({run["seed"]: run for run in runs if run.get("users")} for runs in (left, right))
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return None
+    _, error = table.of_users(first[seeds[0]], second[seeds[0]])
+    return 1.96 * error * float(second[seeds[0]]["word_perplexity"])
 
 
 def verdict(
