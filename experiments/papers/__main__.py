@@ -57,6 +57,7 @@ def main() -> int:
     )
     parser.add_argument("--scale", choices=SCALES, default="machine")
     parser.add_argument("--only", nargs="+", default=[], metavar="ID", help="entries, or runs")
+    parser.add_argument("--rows", nargs="+", default=[], metavar="ROW", help="of those, these rows")
     parser.add_argument("--price", action="store_true", help="say what it would cost, run nothing")
     parser.add_argument("--check", action="store_true", help="run again what was committed")
     parser.add_argument("--try", dest="trial", action="store_true", help="three rounds of each row")
@@ -70,6 +71,7 @@ def main() -> int:
     except CatalogueError as error:
         print(f"papers: {error}", file=sys.stderr)
         return 2
+    found = [job for job in found if not options.rows or job.row in options.rows]
     if options.price:
         print(bill(found))
         return 0
