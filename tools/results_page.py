@@ -1,0 +1,123 @@
+"""RESULTS.md, from experiments/results.template.md and committed result files.
+
+    python tools/results_page.py            write it
+    python tools/results_page.py --check    say whether it is current
+
+In the template, besides references (tools/references.py):
+
+    {{overview}}              every table and figure of the papers: what was run, and the verdicts
+    {{table NAME}}            of an entry of the catalogue, or of tools/paper_tables.py, with what was
+                              scaled down, the result files and the command; or that it was not run
+    - {{claim ID: VERDICT}} Why.   a claim of the catalogue: its verdict is computed; the reason
+                              stands only while it is the one that it was written for
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT)]  # as a script, it would see its own folder alone
+
+from experiments.papers import verdicts  # noqa: E402
+from experiments.papers.catalogue import Catalogue, Entry  # noqa: E402
+from tools import paper_tables  # noqa: E402
+from tools.references import ReferenceFault, resolved  # noqa: E402
+
+TEMPLATE = ROOT / "experiments" / "results.template.md"
+PAGE = ROOT / "RESULTS.md"
+SHOWN = re.compile(r"\{\{table (.+?)\}\}")
+CLAIM = re.compile(r"^- \{\{claim (\S+): (holds|in part|does not)\}\} ?(.*(?:\n  .*)*)\n", re.M)
+WORDS = {verdicts.HOLDS: "Holds", verdicts.PART: "Holds in part", verdicts.NOT: "Does not hold"}
+MADE = "<!-- made by `make results` from experiments/results.template.md and result files -->\n"
+
+
+def page(catalogue: Catalogue = paper_tables.CATALOGUE) -> str:
+    text = TEMPLATE.read_text().partition("-->\n")[2].lstrip()
+    text = claims(text, catalogue)
+    text = text.replace("{{overview}}", overview(catalogue))
+    text = SHOWN.sub(lambda found: shown(found[1], catalogue), text)
+    return MADE + resolved(text, ROOT)
+
+
+def judged(entry: Entry, claim: verdicts.Claim, catalogue: Catalogue) -> verdicts.Verdict:
+    known = {name: runs.found() for name, runs in catalogue.runs.items() if runs.config}
+    return verdicts.verdict(claim, lambda runs, row: known[runs].get(row, []), entry.runs[0])
+
+
+def claims(text: str, catalogue: Catalogue) -> str:
+    def line(found: re.Match[str]) -> str:
+        entry, claim = catalogue.claim(found[1])
+        verdict = judged(entry, claim, catalogue)
+        if not verdict.word:
+            return f"- *Not run yet*: {claim.says}.\n"
+        why = f" {found[3].strip()}" if verdict.word == found[2] and found[3].strip() else ""
+        if verdict.word != found[2]:
+            print(f"{claim.id}: '{verdict.word}' by now, its reason was written for '{found[2]}'; "
+                  "left out", file=sys.stderr)  # fmt: skip
+        said = verdicts.evidence(verdict)
+        return f"- **{WORDS[verdict.word]}**: {claim.says}. {said}.{why}\n"
+
+    return CLAIM.sub(line, text)
+
+
+def shown(name: str, catalogue: Catalogue) -> str:
+    entry = catalogue.entries.get(name)
+    if entry is None:
+        if name not in paper_tables.MORE:
+            raise ReferenceFault(f"there is no table called '{name}'")
+        return paper_tables.MORE[name]().rstrip()
+    again = f"`python -m experiments.papers --only {name}`"
+    if not ran(catalogue, entry):
+        return f"*Not run yet*: {again}." + f" {entry.notes}" * bool(entry.notes)
+    make = paper_tables.MORE.get(name) or (lambda: paper_tables.entry_table(catalogue, name))
+    return f"{make().rstrip()}\n\n{below(catalogue, entry, again)}"
+
+
+def ran(catalogue: Catalogue, entry: Entry) -> int:
+    """How many runs there are of it; of a command, whether its file is there."""
+    files = [catalogue.runs[name] for name in entry.runs]
+    if any(runs.command for runs in files):
+        return sum(runs.results_file("machine").is_file() for runs in files)
+    return sum(len(runs) for _, _, runs in paper_tables.found(catalogue, entry))
+
+
+def below(catalogue: Catalogue, entry: Entry, again: str) -> str:
+    """What was scaled down, where each run is told of, and how to repeat it."""
+    there = [catalogue.runs[name] for name in entry.runs]
+    there = [runs for runs in there if runs.results_file("machine").is_file()]
+    scaled = " ".join(f"Scaled down: {runs.scaled}." for runs in there[:1] if runs.scaled)
+    files = [runs.results_file("machine").relative_to(ROOT) for runs in there]
+    links = ", ".join(f"[{file.name}]({file})" for file in files)
+    lacking = [name for name in entry.runs if name not in {runs.name for runs in there}]
+    missing = f"Not run yet: {', '.join(lacking)}. " if lacking else ""
+    notes = f"{entry.notes} " if entry.notes else ""
+    return f"{notes}{scaled} {missing}Each run: {links}. Again: {again}.".strip()
+
+
+def overview(catalogue: Catalogue) -> str:
+    rows = []
+    for entry in catalogue.entries.values():
+        words = [judged(entry, claim, catalogue).word for claim in entry.claims]
+        counts = [(WORDS[word].lower(), words.count(word)) for word in WORDS if word in words]
+        number = ran(catalogue, entry)
+        one = any(catalogue.runs[name].command for name in entry.runs)
+        runs = "not run yet" if not number else "one study" if one else f"{number} runs"
+        said = ", ".join(f"{count} {word}" for word, count in counts) or "–"
+        rows.append([entry.paper, entry.what, entry.shows, runs, said])
+    heads = ("paper", "where", "what it shows", "here", "claims")
+    return paper_tables.markdown(heads, rows).rstrip()
+
+
+def main() -> None:
+    try:
+        made = page()
+    except ReferenceFault as fault:
+        raise SystemExit(f"results: {fault}") from fault
+    if "--check" in sys.argv:
+        raise SystemExit("not current, run make results" * (PAGE.read_text() != made))
+    PAGE.write_text(made)
+
+
+if __name__ == "__main__":
+    main()
