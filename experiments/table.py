@@ -180,7 +180,7 @@ def derived(summary: dict[str, Any]) -> dict[str, Any]:
         moments = ("before_switch", "after_switch")
         return {**summary, **{key: summary[key]["word_perplexity"] for key in moments}}
     loss, central = summary.get("heldout_loss"), summary.get("centralised_heldout_loss")
-    if loss is None or central is None:
+    if loss is None or central is None or "organisations" not in summary:
         return summary
     untrained, own = summary["untrained_heldout_loss"], summary["organisations"]
     own = [one for one in own if one["heldout_loss"] is not None]  # who said how it fares

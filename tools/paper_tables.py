@@ -1,45 +1,30 @@
 """Tables of figures, made from committed result files: for docs/papers/*.md, docs/defences.md and
 RESULTS.md (tools/results_page.py).
 
-    python tools/paper_tables.py            write them into the pages, between their markers
-    python tools/paper_tables.py --check    say whether the pages hold them
+    python -m tools.paper_tables           write them into the pages, between their markers
+    python -m tools.paper_tables --check   say whether the pages hold them
 
 A page says `<!-- table: NAME -->`, and the table stands below it, up to `<!-- end of table -->`.
 What the papers report stands in the catalogue, experiments/papers/*.toml.
 """
 
-import json
 import math
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]  # as a script, it would see its own folder alone
+from experiments import table as _table
+from experiments.papers import catalogue as _catalogue
+from experiments.papers.catalogue import Catalogue, Entry, Runs
+from tools.audit_tables import defences
+from tools.result_files import ROOT, markdown, results
 
-from experiments import table as _table  # noqa: E402
-from experiments.audit import defences_table as _defences  # noqa: E402
-from experiments.papers import catalogue as _catalogue  # noqa: E402
-from experiments.papers.catalogue import Catalogue, Entry, Runs  # noqa: E402
-
-EXPERIMENTS = ROOT / "experiments"
 PAGES = (*sorted((ROOT / "docs" / "papers").glob("*.md")), ROOT / "docs" / "defences.md")
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.S)
-Results = dict[str, list[dict[str, Any]]]
 SENT = "bytes_up_per_client_round"
 LOST = "commit not recorded"
-
-
-def results(name: str) -> Any:
-    return json.loads((EXPERIMENTS / f"{name}.json").read_text())
-
-
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 # --- an entry of the catalogue --------------------------------------------------------------------
@@ -204,7 +189,7 @@ def to_reach() -> str:
         lines.append([runs.name, row, f"{first['parameters_shared']:,}", figure([first], SENT),
                       "–" if goal is None else f"{100 * goal:.1f}", said])  # fmt: skip
     return markdown(("data", "row", "parameters that travel", "up per client and round",
-                     "global, % (FedAvg's at the end)", "sent until then, by all"), lines)  # fmt: skip
+                     "global, % (FedAvg's last)", "sent until then, by all"), lines)  # fmt: skip
 
 
 def _final(runs: Sequence[Mapping[str, Any]]) -> float | None:
@@ -219,6 +204,22 @@ def _sent_at(curve: Mapping[str, Any], goal: float | None) -> tuple[float, float
     return (reached[0], sent[reached[0]]) if reached else None
 
 
+def best_round() -> str:
+    """What a choice of the round on test data is worth, where a run of Table 4 kept its curve."""
+    lines = []
+    for runs, row, ran in found(CATALOGUE, CATALOGUE.entries["fedevocab-figure4"]):
+        curves = [run.get("curve", {}).get("global_accuracy", []) for run in ran]
+        scores = [[score for _, score in curve] for curve in curves if curve]
+        if scores:
+            last, best = ([f(of) for of in scores] for f in (lambda of: of[-1], max))
+            gains = [100 * (b - a) for a, b in zip(last, best, strict=True)]
+            lines.append([runs.name, row, str(len(scores)), *(f"{100 * statistics.mean(v):.1f}"
+                          for v in (last, best)), f"{statistics.mean(gains):+.1f}"])  # fmt: skip
+    if not lines:
+        return "*Not run yet*: no run of Table 4 has kept its curve.\n"
+    return markdown(("data", "row", "seeds", "last round, %", "best round, %", "points"), lines)
+
+
 def learned_on_the_way(name: str, key: str) -> str:
     """A curve as a table: the first seed of each row, at about eight of its rounds."""
     rows = []
@@ -226,8 +227,10 @@ def learned_on_the_way(name: str, key: str) -> str:
         points = ran[0].get("curve", {}).get(key, [])
         rows.append((row, dict(points)))
     rounds = sorted({n for _, points in rows for n in points})
+    if not rounds:
+        return ""
     kept = rounds[:: max(1, len(rounds) // 8)]
-    kept = kept if not rounds or rounds[-1] in kept else [*kept, rounds[-1]]
+    kept = kept if rounds[-1] in kept else [*kept, rounds[-1]]
     return markdown(
         ("round", *(f"{n:.0f}" for n in kept)),
         [[row, *(f"{p[n]:,.3f}" if n in p else "–" for n in kept)] for row, p in rows if p],
@@ -267,15 +270,16 @@ def neighbours() -> str:
 def gensim() -> str:
     """Medians of three repeats; text once: the time to equally good vectors."""
     runs: dict[str, list[dict[str, float]]] = {}
-    for run in json.loads((ROOT / "benchmarks" / "word2vec.json").read_text())["speed"]:
+    for run in results("benchmarks/word2vec")["speed"]:
         runs.setdefault(run["trainer"], []).append(run)
 
     def median(ran: list[dict[str, float]], of: str, per: str) -> str:
         return f"{statistics.median(run[of] / run[per] for run in ran):,.0f}"
 
+    scores = ("heldout_loss", "wordsim353")
     rows = [
         [name, median(ran, "words", "cpu"), median(ran, "words", "wall"),
-         *(f"{statistics.median(run[key] for run in ran):.3f}" for key in ("heldout_loss", "wordsim353")),
+         *(f"{statistics.median(run[key] for run in ran):.3f}" for key in scores),
          median(ran, "text_words", "cpu"), median(ran, "text_words", "wall")]
         for name, ran in runs.items()
     ]  # fmt: skip
@@ -286,14 +290,14 @@ def gensim() -> str:
 def iterations() -> str:
     """A FedSGD iteration as in the paper: medians over repeats."""
     runs: dict[tuple[int, str], list[dict[str, float]]] = {}
-    for run in json.loads((ROOT / "benchmarks" / "word2vec.json").read_text())["steps"]:
+    for run in results("benchmarks/word2vec")["steps"]:
         runs.setdefault((run["words"], run["upload"]), []).append(run)
     rows = []
     for (words, upload), ran in sorted(runs.items(), key=lambda one: (one[0][1], one[0][0])):
         cpu, up, down = (statistics.median(run[k] for run in ran) for k in ("cpu_ms", "up", "down"))
         dense = ran[0]["dense"]
-        rows.append([f"{words:,}", upload, f"{cpu:.1f}", f"{up / 1e3:,.0f} kB", f"{dense / up:,.0f}",
-                     f"{down / 1e6:.2f} MB", f"{dense / down:,.0f}"])  # fmt: skip
+        rows.append([f"{words:,}", upload, f"{cpu:.1f}", f"{up / 1e3:,.0f} kB",
+                     f"{dense / up:,.0f}", f"{down / 1e6:.2f} MB", f"{dense / down:,.0f}"])  # fmt: skip
     return markdown(("words", "upload", "iteration, CPU ms", "up per node", "times below dense",
                      "down per node", "times below dense"), rows)  # fmt: skip
 
@@ -308,40 +312,6 @@ def written() -> str:
     texts = samples if isinstance(samples, list) else list(samples.values())
     flat = [text for one in texts for text in ([one] if isinstance(one, str) else one)]
     return "".join(f"> {' '.join(str(text).split()[:60])}\n>\n" for text in flat[:3])
-
-
-# --- defences -------------------------------------------------------------------------------------
-
-
-def defences() -> str:
-    """What each costs, and what an attacker with public files then reads."""
-    runs: Results = results("audit/defences-sst2.results")
-    rows = results("audit/defences-sst2.audit-0")
-    base = {run["seed"]: run["global_accuracy"] for run in runs["none"]}
-    sizes = sorted({row["sentences"] for row in rows})
-    prior = [f"{_defences._prior(rows, size):.2f}" for size in sizes]
-    lines = [["(word frequencies alone, no upload)", "–", *prior]]
-    for setting, name in _defences.ROWS.items():
-        gaps = [run["global_accuracy"] - base[run["seed"]] for run in runs[name]]
-        about = {"attack": "span", "defence": setting, "attacker": "public files",
-                 "optimizer": "sgd"}  # fmt: skip
-        read = [_defences.found(rows, "recall_at_n", sentences=size, **about) for size in sizes]
-        cost = "–" if setting == "none" else _defences.interval(gaps)
-        lines.append([f"`{setting}`", cost, *(cell.partition(" (")[0] for cell in read)])
-    heads = ("defence", "points of accuracy", *(f"read of {size} texts" for size in sizes))
-    return markdown(heads, lines)
-
-
-def defence_cost() -> str:
-    return str(_defences.utilities(results("audit/defences-sst2.results"))) + "\n"
-
-
-def words_found(file: str, optimizer: str) -> str:
-    return str(_defences.words(results(f"audit/defences-sst2.{file}"), optimizer)) + "\n"
-
-
-def sentences_told(file: str, optimizer: str) -> str:
-    return str(_defences.membership(results(f"audit/defences-sst2.{file}"), optimizer)) + "\n"
 
 
 CATALOGUE = _catalogue.load()
@@ -364,7 +334,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "defences": defences,
 }
 
-# on RESULTS.md alone
+# on RESULTS.md alone; those of audits are in audit_tables.py
 MORE: dict[str, Callable[[], str]] = {
     "fedevocab-table1": data_sizes,
     "fedevocab-table2": leaked,
@@ -378,10 +348,7 @@ MORE: dict[str, Callable[[], str]] = {
     "tokenizer-figure3": written,
     "gensim": gensim,
     "iterations": iterations,
-    "defence cost": defence_cost,
-    "words, SGD without dropout": lambda: words_found("audit-0", "sgd"),
-    "words, as trained": lambda: words_found("audit", "adam"),
-    "sentences, as trained": lambda: sentences_told("audit", "adam"),
+    "best round": best_round,
 }
 
 

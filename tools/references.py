@@ -23,7 +23,7 @@ from experiments import table
 REFERENCE = re.compile(r"\{\{((?!table |claim |overview)[^{}]+?)\}\}", re.S)
 
 
-class ReferenceFault(Exception):
+class UnknownFigureError(Exception):
     """A figure that is not there, in a sentence."""
 
 
@@ -41,7 +41,7 @@ def looked_up(reference: str, root: Path) -> str:
         return _minus(found, _walk(_read(_file(name, root)), other, reference), key, reference)
     values = [value for _, value in found]
     if any(isinstance(value, dict | list) for value in values):
-        raise ReferenceFault(f"{reference}: not a figure")
+        raise UnknownFigureError(f"{reference}: not a figure")
     return _shown(values, key, form, reference)
 
 
@@ -50,7 +50,7 @@ def _file(name: str, root: Path) -> Path:
     for one in tried:
         if (root / one).is_file():
             return root / one
-    raise ReferenceFault(f"there is no result file called '{name}'")
+    raise UnknownFigureError(f"there is no result file called '{name}'")
 
 
 @cache
@@ -84,7 +84,7 @@ def _into(where: Any, value: Any, step: str, reference: str) -> Found:
         return [(where, value[int(step)])]
     known = table.derived(value) if isinstance(value, dict) else {}
     if known.get(step) is None:
-        raise ReferenceFault(f"{reference}: there is no '{step}'")
+        raise UnknownFigureError(f"{reference}: there is no '{step}'")
     return [(where, known[step])]
 
 
@@ -96,7 +96,7 @@ def _chosen(value: list[dict[str, Any]], step: str, reference: str) -> Found:
         if all(str(one.get(key)) == said for key, said in wanted.items())
     ]
     if not found:
-        raise ReferenceFault(f"{reference}: nothing with {step}")
+        raise UnknownFigureError(f"{reference}: nothing with {step}")
     return found
 
 
@@ -104,7 +104,7 @@ def _minus(mine: Found, theirs: Found, key: str, reference: str) -> str:
     other = dict(theirs)
     gaps = [value - other[seed] for seed, value in mine if seed in other]
     if not gaps:
-        raise ReferenceFault(f"{reference}: no seed that both rows have")
+        raise UnknownFigureError(f"{reference}: no seed that both rows have")
     scale, digits = _scale(key, gaps)
     return f"{scale * statistics.mean(gaps):+,.{digits}f}"
 
@@ -126,7 +126,7 @@ def _shown(values: list[Any], key: str, form: str, reference: str) -> str:
     if re.fullmatch(r"\.\df", form):
         return f"{statistics.mean(values):{form}}"
     if form not in FORMS:
-        raise ReferenceFault(f"{reference}: unknown form '{form}'")
+        raise UnknownFigureError(f"{reference}: unknown form '{form}'")
     return FORMS[form](values, key)
 
 

@@ -1,28 +1,26 @@
 """RESULTS.md, from experiments/results.template.md and committed result files.
 
-    python tools/results_page.py            write it
-    python tools/results_page.py --check    say whether it is current
+    python -m tools.results_page           write it
+    python -m tools.results_page --check   say whether it is current
 
 In the template, besides references (tools/references.py):
 
     {{overview}}              every table and figure of the papers: what was run, and the verdicts
-    {{table NAME}}            of an entry of the catalogue, or of tools/paper_tables.py, with what was
-                              scaled down, the result files and the command; or that it was not run
+    {{table NAME}}            of an entry of the catalogue, with what was scaled down, the result
+                              files and the command, or that it was not run; or another table of
+                              tools/paper_tables.py, tools/audit_tables.py
     - {{claim ID: VERDICT}} Why.   a claim of the catalogue: its verdict is computed; the reason
                               stands only while it is the one that it was written for
 """
 
 import re
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT)]  # as a script, it would see its own folder alone
-
-from experiments.papers import verdicts  # noqa: E402
-from experiments.papers.catalogue import Catalogue, Entry  # noqa: E402
-from tools import paper_tables  # noqa: E402
-from tools.references import ReferenceFault, resolved  # noqa: E402
+from experiments.papers import verdicts
+from experiments.papers.catalogue import Catalogue, Entry
+from tools import audit_tables, paper_tables
+from tools.references import UnknownFigureError, resolved
+from tools.result_files import ROOT, markdown
 
 TEMPLATE = ROOT / "experiments" / "results.template.md"
 PAGE = ROOT / "RESULTS.md"
@@ -64,9 +62,10 @@ def claims(text: str, catalogue: Catalogue) -> str:
 def shown(name: str, catalogue: Catalogue) -> str:
     entry = catalogue.entries.get(name)
     if entry is None:
-        if name not in paper_tables.MORE:
-            raise ReferenceFault(f"there is no table called '{name}'")
-        return paper_tables.MORE[name]().rstrip()
+        known = paper_tables.MORE | audit_tables.TABLES
+        if name not in known:
+            raise UnknownFigureError(f"there is no table called '{name}'")
+        return known[name]().rstrip()
     again = f"`python -m experiments.papers --only {name}`"
     if not ran(catalogue, entry):
         return f"*Not run yet*: {again}." + f" {entry.notes}" * bool(entry.notes)
@@ -106,13 +105,13 @@ def overview(catalogue: Catalogue) -> str:
         said = ", ".join(f"{count} {word}" for word, count in counts) or "–"
         rows.append([entry.paper, entry.what, entry.shows, runs, said])
     heads = ("paper", "where", "what it shows", "here", "claims")
-    return paper_tables.markdown(heads, rows).rstrip()
+    return markdown(heads, rows).rstrip()
 
 
 def main() -> None:
     try:
         made = page()
-    except ReferenceFault as fault:
+    except UnknownFigureError as fault:
         raise SystemExit(f"results: {fault}") from fault
     if "--check" in sys.argv:
         raise SystemExit("not current, run make results" * (PAGE.read_text() != made))

@@ -36,7 +36,9 @@ class Job:
     def done(self) -> bool:
         if self.runs.command:
             return self.runs.results_file(self.scale).is_file()
-        return any(run["seed"] == self.seed for run in self.runs.found(self.scale).get(self.row, []))
+        return any(
+            run["seed"] == self.seed for run in self.runs.found(self.scale).get(self.row, [])
+        )
 
     @property
     def name(self) -> str:

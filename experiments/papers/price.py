@@ -12,12 +12,11 @@ make a run shorter; by how much is not told.
 
 import json
 import statistics
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import tomllib
 
 from experiments.papers.catalogue import HERE, SCALES, Runs
 from lexfed.experiment.config import load, to_toml

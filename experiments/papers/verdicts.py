@@ -47,6 +47,7 @@ class Claim:
 class Outcome:
     word: str  # holds, in part, does not
     differences: tuple[float, ...]  # by seed; above zero speaks for the claim
+    pairs: tuple[tuple[float, float], ...]  # what was compared, by seed
     about: Comparison
 
 
@@ -78,7 +79,8 @@ def outcome(
 ) -> Outcome | None:
     """None: there is no seed that both rows have."""
     sign = 1.0 if about.than == ">" else -1.0
-    gaps = [sign * (a - about.times * b - about.plus) for a, b in paired(left, right, about)]
+    pairs = paired(left, right, about)
+    gaps = [sign * (a - about.times * b - about.plus) for a, b in pairs]
     if not gaps:
         return None
     beyond = yardstick(gaps, left, right, about)
@@ -89,7 +91,7 @@ def outcome(
         word = HOLDS
     else:
         word = PART
-    return Outcome(word, tuple(gaps), about)
+    return Outcome(word, tuple(gaps), tuple(pairs), about)
 
 
 def yardstick(
@@ -111,7 +113,9 @@ def over_users(
     left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]
 ) -> float | None:
     """Half of the 95 % interval of a difference of perplexities, of the same test users."""
-    first, second = ({run["seed"]: run for run in runs if run.get("users")} for runs in (left, right))
+    first, second = (
+        {run["seed"]: run for run in runs if run.get("users")} for runs in (left, right)
+    )
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return None
@@ -135,16 +139,27 @@ def verdict(
 
 
 def evidence(found: Verdict) -> str:
-    """The differences behind it, in words."""
-    said = []
-    for one in found.outcomes:
-        scale, unit = (100.0, " points") if one.about.figure in table.PERCENT else (1.0, "")
-        sign = 1.0 if one.about.than == ">" else -1.0
-        gaps = [scale * sign * gap for gap in one.differences]
-        digits = 1 if unit or max(map(abs, gaps)) >= 10 else 3
-        spread = f" ± {statistics.stdev(gaps):.{digits}f}" if len(gaps) > 1 else ""
-        seeds = f"{len(gaps)} seed" + "s" * (len(gaps) > 1)
-        said.append(f"{statistics.mean(gaps):+,.{digits}f}{spread}{unit} ({seeds})")
+    """What was compared, and the difference seed by seed, in words."""
+    said = [_compared(one) for one in found.outcomes]
     if found.missing:
         said.append(f"{found.missing} of {found.missing + len(found.outcomes)} not run yet")
     return "; ".join(said)
+
+
+def _compared(one: Outcome) -> str:
+    scale, unit = _unit(one.about.figure)
+    left, right = ([scale * pair[n] for pair in one.pairs] for n in (0, 1))
+    gaps = [a - b for a, b in zip(left, right, strict=True)]
+    size = statistics.mean(map(abs, right))
+    digits = 1 if unit == " points" else 0 if size >= 100 else 2 if unit else 3
+    mean, base = (f"{statistics.mean(of):,.{digits}f}" for of in (left, right))
+    spread = f" ± {statistics.stdev(gaps):.{digits}f}" if len(gaps) > 1 else ""
+    seeds = f"{len(gaps)} seed" + "s" * (len(gaps) > 1)
+    where = f"{one.about.runs}: " if one.about.runs else ""
+    return f"{where}{mean} against {base}: {statistics.mean(gaps):+,.{digits}f}{spread}{unit} ({seeds})"
+
+
+def _unit(figure: str) -> tuple[float, str]:
+    if figure in table.PERCENT:
+        return 100.0, " points"
+    return (1e-6, " MB") if figure.startswith("bytes") else (1.0, "")

@@ -40,9 +40,7 @@ def test_a_comparison_is_judged_seed_by_seed(
 
 def test_one_seed_is_judged_by_the_figures_own_interval() -> None:
     for interval, word in ((0.02, HOLDS), (0.05, PART), (None, PART)):
-        ours, theirs = (
-            runs_of(value, global_accuracy_interval=interval) for value in (0.73, 0.70)
-        )
+        ours, theirs = (runs_of(value, global_accuracy_interval=interval) for value in (0.73, 0.70))
         found = verdicts.outcome(ours, theirs, AHEAD)
         assert found is not None
         assert found.word == word
@@ -84,7 +82,7 @@ def test_a_claim_of_several_comparisons() -> None:
     half = judged(better, replace(AHEAD, right="never run"))
     assert (half.word, half.missing) == (HOLDS, 1)
     assert "1 of 2 not run yet" in verdicts.evidence(half)
-    assert "+10.0 ± 0.0 points (2 seeds)" in verdicts.evidence(half)
+    assert "80.0 against 70.0: +10.0 ± 0.0 points (2 seeds)" in verdicts.evidence(half)
 
 
 # --- price ----------------------------------------------------------------------------------------
@@ -154,9 +152,7 @@ def test_a_trial_is_the_price_of_what_was_never_run(small: Catalogue) -> None:
 
 def test_cheap_runs_come_first_and_a_fork_after_what_it_is_forked_from(small: Catalogue) -> None:
     runs = small.runs["small"]
-    table.write_results(
-        runs.results_file("machine"), results(dear=[9.0], base=[5.0], fork=[1.0])
-    )
+    table.write_results(runs.results_file("machine"), results(dear=[9.0], base=[5.0], fork=[1.0]))
     found = [(job.row, job.seed) for job in driver.jobs(small, "machine")]
     assert found == [("base", 0), ("base", 1), ("fork", 0), ("dear", 0)]
 

@@ -12,7 +12,7 @@ from experiments.papers.catalogue import Catalogue, Entry, Runs, Scale
 from experiments.papers.verdicts import Claim, Comparison
 from tests.conftest import ROOT
 from tools import paper_tables, results_page
-from tools.references import ReferenceFault, looked_up, resolved
+from tools.references import UnknownFigureError, looked_up, resolved
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_figure_in_the_prose_is_looked_up(files: Path, reference: str, shown: 
     ],
 )
 def test_a_figure_that_is_not_there_is_refused(files: Path, reference: str, said: str) -> None:
-    with pytest.raises(ReferenceFault, match=said):
+    with pytest.raises(UnknownFigureError, match=said):
         looked_up(reference, files)
 
 
@@ -121,11 +121,14 @@ def test_a_verdict_is_computed_and_its_reason_stands_only_while_it_fits(
     ours = [{"seed": n, "global_accuracy": 0.8} for n in (0, 1)]
     write(tmp_path, ours=ours, theirs=[{**run, "global_accuracy": 0.7} for run in ours])
     assert results_page.claims(line, small) == (
-        "- **Holds**: ours is ahead. +10.0 ± 0.0 points (2 seeds). Because of *this*.\n"
+        "- **Holds**: ours is ahead. 80.0 against 70.0: +10.0 ± 0.0 points (2 seeds). Because of *this*.\n"
     )
     write(tmp_path, ours=ours, theirs=[{**run, "global_accuracy": 0.9} for run in ours])
     shown = results_page.claims(line, small)
-    assert shown == "- **Does not hold**: ours is ahead. -10.0 ± 0.0 points (2 seeds).\n"
+    assert (
+        shown
+        == "- **Does not hold**: ours is ahead. 80.0 against 90.0: -10.0 ± 0.0 points (2 seeds).\n"
+    )
     assert "written for 'holds'" in capsys.readouterr().err
 
 
@@ -146,7 +149,7 @@ def test_no_figure_of_the_page_was_typed() -> None:
 
 
 def test_every_entry_of_the_catalogue_is_on_the_page() -> None:
-    template = results_page.TEMPLATE.read_text()
+    template = results_page.TEMPLATE.read_text().partition("-->")[2]
     missing = [name for name in catalogue.load().entries if name not in template]
     assert missing == []
     claims = {claim.id for entry in catalogue.load().entries.values() for claim in entry.claims}
