@@ -233,8 +233,12 @@ def learned_on_the_way(name: str, key: str) -> str:
     kept = kept if rounds[-1] in kept else [*kept, rounds[-1]]
     return markdown(
         ("round", *(f"{n:.0f}" for n in kept)),
-        [[row, *(f"{p[n]:,.3f}" if n in p else "–" for n in kept)] for row, p in rows if p],
+        [[row, *(_point(p[n]) if n in p else "–" for n in kept)] for row, p in rows if p],
     )
+
+
+def _point(value: float) -> str:
+    return f"{value:,.0f}" if value > 100 else f"{value:.3f}"
 
 
 # --- Federated Word2Vec ---------------------------------------------------------------------------
@@ -296,8 +300,9 @@ def iterations() -> str:
     for (words, upload), ran in sorted(runs.items(), key=lambda one: (one[0][1], one[0][0])):
         cpu, up, down = (statistics.median(run[k] for run in ran) for k in ("cpu_ms", "up", "down"))
         dense = ran[0]["dense"]
-        rows.append([f"{words:,}", upload, f"{cpu:.1f}", f"{up / 1e3:,.0f} kB",
-                     f"{dense / up:,.0f}", f"{down / 1e6:.2f} MB", f"{dense / down:,.0f}"])  # fmt: skip
+        sent = [f"{up / 1e3:,.0f} kB", f"{dense / up:,.0f}"]
+        got = [f"{down / 1e6:.2f} MB", f"{dense / down:,.0f}"]
+        rows.append([f"{words:,}", upload, f"{cpu:.1f}", *sent, *got])
     return markdown(("words", "upload", "iteration, CPU ms", "up per node", "times below dense",
                      "down per node", "times below dense"), rows)  # fmt: skip
 

@@ -15,6 +15,7 @@ In the template, besides references (tools/references.py):
 
 import re
 import sys
+import textwrap
 
 from experiments.papers import verdicts
 from experiments.papers.catalogue import Catalogue, Entry
@@ -24,6 +25,7 @@ from tools.result_files import ROOT, markdown
 
 TEMPLATE = ROOT / "experiments" / "results.template.md"
 PAGE = ROOT / "RESULTS.md"
+WIDTH = 110
 SHOWN = re.compile(r"\{\{table (.+?)\}\}")
 CLAIM = re.compile(r"^- \{\{claim (\S+): (holds|in part|does not)\}\} ?(.*(?:\n  .*)*)\n", re.M)
 WORDS = {verdicts.HOLDS: "Holds", verdicts.PART: "Holds in part", verdicts.NOT: "Does not hold"}
@@ -35,7 +37,26 @@ def page(catalogue: Catalogue = paper_tables.CATALOGUE) -> str:
     text = claims(text, catalogue)
     text = text.replace("{{overview}}", overview(catalogue))
     text = SHOWN.sub(lambda found: shown(found[1], catalogue), text)
-    return MADE + resolved(text, ROOT)
+    return MADE + wrapped(resolved(text, ROOT))
+
+
+def wrapped(text: str) -> str:
+    """Paragraphs and list items in lines of WIDTH: figures are shorter than their references."""
+    blocks = []
+    for block in text.split("\n\n"):
+        if block.lstrip().startswith(("|", "#", ">", "<")):
+            blocks.append(block)
+            continue
+        items = re.split(r"\n(?=- )", block)
+        blocks.append("\n".join(_folded(item) for item in items))
+    return "\n\n".join(blocks).rstrip() + "\n"
+
+
+def _folded(item: str) -> str:
+    inside = "  " if item.startswith("- ") else ""
+    words = " ".join(item.split())
+    return textwrap.fill(words, WIDTH, subsequent_indent=inside, break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip
 
 
 def judged(entry: Entry, claim: verdicts.Claim, catalogue: Catalogue) -> verdicts.Verdict:
@@ -84,6 +105,7 @@ def ran(catalogue: Catalogue, entry: Entry) -> int:
 def below(catalogue: Catalogue, entry: Entry, again: str) -> str:
     """What was scaled down, where each run is told of, and how to repeat it."""
     there = [catalogue.runs[name] for name in entry.runs]
+    there = [runs for runs in there if "machine" in runs.scales]
     there = [runs for runs in there if runs.results_file("machine").is_file()]
     scaled = " ".join(f"Scaled down: {runs.scaled}." for runs in there[:1] if runs.scaled)
     files = [runs.results_file("machine").relative_to(ROOT) for runs in there]
@@ -98,11 +120,11 @@ def overview(catalogue: Catalogue) -> str:
     rows = []
     for entry in catalogue.entries.values():
         words = [judged(entry, claim, catalogue).word for claim in entry.claims]
-        counts = [(WORDS[word].lower(), words.count(word)) for word in WORDS if word in words]
+        counts = [(word, words.count(word)) for word in WORDS if word in words]
         number = ran(catalogue, entry)
         one = any(catalogue.runs[name].command for name in entry.runs)
         runs = "not run yet" if not number else "one study" if one else f"{number} runs"
-        said = ", ".join(f"{count} {word}" for word, count in counts) or "–"
+        said = ", ".join(f"{word}: {count}" for word, count in counts) or "–"
         rows.append([entry.paper, entry.what, entry.shows, runs, said])
     heads = ("paper", "where", "what it shows", "here", "claims")
     return markdown(heads, rows).rstrip()

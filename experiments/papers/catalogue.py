@@ -20,6 +20,7 @@ from experiments.papers.verdicts import Claim, Comparison
 HERE = Path(__file__).resolve().parent
 EXPERIMENTS = HERE.parent
 SCALES = ("quick", "machine", "paper")
+PAPERS = ("fedevocab", "word2vec", "tokenizer")
 
 
 class CatalogueError(Exception):
@@ -75,7 +76,8 @@ class Runs:
         return HERE / scale / f"{self.name}.results.json"
 
     def found(self, scale: str = "machine") -> table.Results:
-        return table.read_results(self.results_file(scale))
+        """Row -> its runs; nothing of a scale that these runs do not have."""
+        return table.read_results(self.results_file(scale)) if scale in self.scales else {}
 
 
 @dataclass(frozen=True)
@@ -109,16 +111,16 @@ class Catalogue:
 def load(folder: Path = HERE) -> Catalogue:
     runs: dict[str, Runs] = {}
     entries: dict[str, Entry] = {}
-    for path in sorted(folder.glob("*.toml")):
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
-        for name, about in said.get("runs", {}).items():
-            _once(runs, name)[name] = _runs(name, about)
+    for name in PAPERS:
+        said = tomllib.loads((folder / f"{name}.toml").read_text(encoding="utf-8"))
+        for one, about in said.get("runs", {}).items():
+            _once(runs, one)[one] = _runs(one, about)
         for about in said.get("entry", []):
             _once(entries, about["id"])[about["id"]] = _entry(about, said["paper"])
     for entry in entries.values():
-        for name in entry.runs:
-            if name not in runs:
-                raise CatalogueError(f"{entry.id}: there are no runs called '{name}'")
+        for one in entry.runs:
+            if one not in runs:
+                raise CatalogueError(f"{entry.id}: there are no runs called '{one}'")
     return Catalogue(runs, entries)
 
 
