@@ -51,7 +51,7 @@ def entry_table(catalogue: Catalogue, name: str, made: bool = True) -> str:
     for runs, row, ran in found(catalogue, entry):
         paper = entry.reported.get(f"{runs.name}: {row}" if several else row, {})
         with_gain = [{**run, "gain": share_of_gain(runs, run)} for run in ran]
-        cells = [runs.name] * several + [row, str(len(ran))]
+        cells = [runs.called or runs.name] * several + [row, str(len(ran))]
         cells += [figure(with_gain, key, runs) for key in entry.figures]
         cells += [str(paper.get(key, "–")) for key in reported]
         lines.append(cells + [maker(ran)] * made)
@@ -186,7 +186,7 @@ def to_reach() -> str:
             said = "no curve kept" if not first.get("curve") else "not reached"
         else:
             said = f"{sent[1] / 1e6:,.0f} MB, round {sent[0]:.0f}"
-        lines.append([runs.name, row, f"{first['parameters_shared']:,}", figure([first], SENT),
+        lines.append([runs.called or runs.name, row, f"{first['parameters_shared']:,}", figure([first], SENT),
                       "–" if goal is None else f"{100 * goal:.1f}", said])  # fmt: skip
     return markdown(("data", "row", "parameters that travel", "up per client and round",
                      "global, % (FedAvg's last)", "sent until then, by all"), lines)  # fmt: skip
@@ -213,7 +213,7 @@ def best_round() -> str:
         if scores:
             last, best = ([f(of) for of in scores] for f in (lambda of: of[-1], max))
             gains = [100 * (b - a) for a, b in zip(last, best, strict=True)]
-            lines.append([runs.name, row, str(len(scores)), *(f"{100 * statistics.mean(v):.1f}"
+            lines.append([runs.called or runs.name, row, str(len(scores)), *(f"{100 * statistics.mean(v):.1f}"
                           for v in (last, best)), f"{statistics.mean(gains):+.1f}"])  # fmt: skip
     if not lines:
         return "*Not run yet*: no run of Table 4 has kept its curve.\n"

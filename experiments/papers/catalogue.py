@@ -50,6 +50,7 @@ class Runs:
     config: str = ""  # a TOML file below experiments/, with its .rows.json
     command: tuple[str, ...] = ()  # or programs below experiments/, with their arguments
     results: str = ""  # and the file that they write
+    called: str = ""  # the data, where a table has several
     scaled: str = ""  # what is smaller than in the paper, at machine scale
 
     @property
