@@ -186,8 +186,9 @@ def to_reach() -> str:
             said = "no curve kept" if not first.get("curve") else "not reached"
         else:
             said = f"{sent[1] / 1e6:,.0f} MB, round {sent[0]:.0f}"
-        lines.append([runs.called or runs.name, row, f"{first['parameters_shared']:,}", figure([first], SENT),
-                      "–" if goal is None else f"{100 * goal:.1f}", said])  # fmt: skip
+        aim = "–" if goal is None else f"{100 * goal:.1f}"
+        travels = f"{first['parameters_shared']:,}"
+        lines.append([runs.called, row, travels, figure([first], SENT), aim, said])
     return markdown(("data", "row", "parameters that travel", "up per client and round",
                      "global, % (FedAvg's last)", "sent until then, by all"), lines)  # fmt: skip
 
@@ -213,8 +214,9 @@ def best_round() -> str:
         if scores:
             last, best = ([f(of) for of in scores] for f in (lambda of: of[-1], max))
             gains = [100 * (b - a) for a, b in zip(last, best, strict=True)]
-            lines.append([runs.called or runs.name, row, str(len(scores)), *(f"{100 * statistics.mean(v):.1f}"
-                          for v in (last, best)), f"{statistics.mean(gains):+.1f}"])  # fmt: skip
+            means = [f"{100 * statistics.mean(values):.1f}" for values in (last, best)]
+            gain = f"{statistics.mean(gains):+.1f}"
+            lines.append([runs.called, row, str(len(scores)), *means, gain])
     if not lines:
         return "*Not run yet*: no run of Table 4 has kept its curve.\n"
     return markdown(("data", "row", "seeds", "last round, %", "best round, %", "points"), lines)
