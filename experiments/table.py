@@ -16,6 +16,7 @@ import argparse
 import glob
 import json
 import math
+import os
 import platform
 import re
 import shlex
@@ -73,8 +74,12 @@ def run(
     begun = started_with(settings, seed, out)
     note_maker(out, f"lexfed run {shlex.join([shown(config), *begun])}")
     print(out.name, flush=True)
+    whole = not (out / "config.toml").exists()
     command = [sys.executable, "-m", "lexfed.cli", "run", *arguments(config, begun, out), *options]
+    before = os.times()
     code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+    if whole:
+        note_spent(out, before)
     if code and not (out / "summary.json").exists():  # with one it diverged: a figure too
         raise SystemExit(code)
 
@@ -118,6 +123,15 @@ def note_maker(out: Path, command: str) -> None:
         note = {**known, "resumed": [*known.get("resumed", []), here["commit"]]}
     beside.parent.mkdir(parents=True, exist_ok=True)
     beside.write_text(json.dumps(note) + "\n")
+
+
+def note_spent(out: Path, before: os.times_result) -> None:
+    """CPU seconds of a run from begin to end; those of worker processes are not in it."""
+    now = os.times()
+    spent = now.children_user + now.children_system - before.children_user - before.children_system
+    beside = out.with_name(f"{out.name}.made-by.json")
+    note = json.loads(beside.read_text()) if beside.is_file() else {}
+    beside.write_text(json.dumps({**note, "cpu_seconds": round(spent, 1)}) + "\n")
 
 
 def commit_here() -> dict[str, Any]:

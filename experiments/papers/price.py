@@ -1,13 +1,14 @@
 """What a run will cost, before it is begun.
 
-    measured     the same row was run at this scale: its median seconds
+    measured     the same row was run at this scale: its median CPU seconds (by the clock, where
+                 an older run recorded no others)
     tried        a few rounds of it were (`--try`): the seconds of a round times the rounds, and
                  what came before and after them
     scaled       the row, or another of the same runs, was measured at another scale: its seconds
                  times the ratio of all that work grows with (WORK), as the two configurations have it
 
-Seconds are of the machine that measured them, which may have been busy. Ray, a GPU or more workers
-make a run shorter; by how much is not told.
+Seconds are of the machine that measured them. Ray, a GPU or more workers make a run shorter; by how
+much is not told.
 """
 
 import json
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments import table
 from experiments.papers.catalogue import HERE, SCALES, Runs
 from lexfed.experiment.config import load, to_toml
 
@@ -39,15 +41,28 @@ class Price:
 
 
 def price(runs: Runs, row: str, scale: str, tried: Mapping[str, Any] | None = None) -> Price:
-    known = [run["seconds"] for run in runs.found(scale).get(row, [])]
+    known = [spent(run) for run in runs.found(scale).get(row, [])]
     if known:
         return Price(statistics.median(known), f"measured, {len(known)} seeds")
-    trials = read_tried() if tried is None else tried
-    if trial := trials.get(scale, {}).get(runs.name, {}).get(row):
-        rounds = _table(runs, row, scale).get("rounds", 1)
-        seconds = trial["around"] + rounds * trial["round"]
-        return Price(seconds, f"{rounds} rounds of {trial['round']:.2f} s, tried")
-    return _scaled(runs, row, scale)
+    trials = (read_tried() if tried is None else tried).get(scale, {}).get(runs.name, {})
+    return _tried(runs, row, scale, trials) if trials else _scaled(runs, row, scale)
+
+
+def _tried(runs: Runs, row: str, scale: str, trials: Mapping[str, Any]) -> Price:
+    """Of this row, or else of the dearest other one that was tried."""
+    like = row if row in trials else max(trials, key=lambda name: float(trials[name]["round"]))
+    trial, rounds = trials[like], _table(runs, like, scale).get("rounds", 1)
+    seconds = trial["around"] + rounds * trial["round"]
+    how = f"{rounds} rounds of {trial['round']:.2f} s, tried"
+    if like == row:
+        return Price(seconds, how)
+    factor, why = ratio(_table(runs, like, scale), _table(runs, row, scale))
+    return Price(seconds * factor, f"{factor:.1f} x '{like}', {how} ({why})")
+
+
+def spent(run: Mapping[str, Any]) -> float:
+    """CPU seconds; of a run that did not record them, its seconds by the clock."""
+    return float(run.get("made", {}).get("cpu_seconds", run["seconds"]))
 
 
 def _scaled(runs: Runs, row: str, scale: str) -> Price:
@@ -56,7 +71,7 @@ def _scaled(runs: Runs, row: str, scale: str) -> Price:
         found = {name: several for name, several in runs.found(other).items() if several}
         if not found:
             continue
-        costs = {n: statistics.median(run["seconds"] for run in r) for n, r in found.items()}
+        costs = {n: statistics.median(spent(run) for run in r) for n, r in found.items()}
         like = row if row in costs else max(costs, key=lambda name: costs[name])
         factor, why = ratio(_table(runs, like, other), _table(runs, row, scale))
         seconds = costs[like] * factor
@@ -93,13 +108,17 @@ def read_tried() -> dict[str, Any]:
 
 
 def note_tried(scale: str, runs: str, row: str, folder: Path) -> None:
-    """The seconds of a round, and those around the rounds, of a run that was cut short."""
+    """CPU seconds of a round, and those around the rounds, of a run that was cut short. The clock
+    says how they are parted.
+    """
     lines = [json.loads(one) for one in (folder / "rounds.jsonl").read_text().splitlines()]
-    total = json.loads((folder / "summary.json").read_text())["seconds"]
-    inside = [line["seconds"] for line in lines]
+    figures = table.figures_of(folder)
+    busy = spent(figures) / figures["seconds"]
+    inside = [busy * line["seconds"] for line in lines]
+    around = round(spent(figures) - sum(inside), 1)
     found = read_tried()
-    about = {"round": round(statistics.median(inside), 3), "around": round(total - sum(inside), 1)}
-    found.setdefault(scale, {}).setdefault(runs, {})[row] = about | {"rounds": len(lines)}
+    about = {"round": round(statistics.median(inside), 3), "around": around, "rounds": len(lines)}
+    found.setdefault(scale, {}).setdefault(runs, {})[row] = about
     TRIED.write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -145,6 +145,16 @@ def test_what_was_measured_is_the_price_and_what_was_not_is_scaled(small: Catalo
 def test_a_trial_is_the_price_of_what_was_never_run(small: Catalogue) -> None:
     tried = {"machine": {"small": {"dear": {"round": 2.0, "around": 5.0, "rounds": 3}}}}
     assert price.price(small.runs["small"], "dear", "machine", tried).seconds == 13.0
+    like = price.price(small.runs["small"], "base", "machine", tried)  # half as many rounds
+    assert like.seconds == pytest.approx(6.5)
+    assert "'dear'" in like.how
+
+
+def test_cpu_seconds_are_the_price_where_they_were_recorded(small: Catalogue) -> None:
+    runs = small.runs["small"]
+    busy = [{"seed": 0, "seconds": 90.0, "made": {"cpu_seconds": 12.0}}]
+    table.write_results(runs.results_file("machine"), {"dear": busy})
+    assert price.price(runs, "dear", "machine").seconds == 12.0
 
 
 # --- order, skipping, resuming --------------------------------------------------------------------
