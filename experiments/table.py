@@ -217,7 +217,7 @@ def cell(key: str, values: list[Any]) -> str:
         else (1, 0 if isinstance(values[0], int) or values[0] > 100 else 3)
     )
     mean = f"{scale * statistics.mean(values):,.{digits}f}"
-    return f"{mean} ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+    return f"{mean} ± {scale * statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
 
 
 def table(figures: dict[str, list[dict[str, Any]]]) -> str:

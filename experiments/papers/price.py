@@ -25,13 +25,11 @@ from lexfed.experiment.config import load, to_toml
 
 TRIED = HERE / "seconds.json"  # scale -> runs -> row -> what `--try` measured
 
-# what the work of a run grows with: as much (1), or with the square (2)
-WORK = {
-    "rounds": 1, "cohort.size": 1, "train.epochs": 1, "train.max_length": 1, "model.hidden": 2,
-    "data.limit": 1, "tokenizer.words_per_user": 1, "language_model.layers": 1,
-    "language_model.width": 2, "tokenizer.size": 1, "word2vec.epochs": 1, "word2vec.steps": 1,
-    "word2vec.dimension": 1,
-}  # fmt: skip
+# what the work of a run grows with, besides the parameters of its model
+WORK = (
+    "rounds", "cohort.size", "train.epochs", "train.max_length", "data.limit",
+    "tokenizer.words_per_user", "word2vec.epochs", "word2vec.steps", "word2vec.dimension",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,11 @@ def spent(run: Mapping[str, Any]) -> float:
 
 
 def _scaled(runs: Runs, row: str, scale: str) -> Price:
-    """From the nearest measured scale; of this row, or else of the dearest other one."""
-    for other in sorted(runs.scales, key=lambda one: abs(SCALES.index(one) - SCALES.index(scale))):
+    """From the nearest measured scale; of this row, or else of the dearest other one. Quick runs
+    spend their seconds on starting, and say nothing of others.
+    """
+    near = sorted(runs.scales, key=lambda one: abs(SCALES.index(one) - SCALES.index(scale)))
+    for other in [one for one in near if "quick" not in (one, scale)]:
         found = {name: several for name, several in runs.found(other).items() if several}
         if not found:
             continue
@@ -75,19 +76,44 @@ def _scaled(runs: Runs, row: str, scale: str) -> Price:
         like = row if row in costs else max(costs, key=lambda name: costs[name])
         factor, why = ratio(_table(runs, like, other), _table(runs, row, scale))
         seconds = costs[like] * factor
-        return Price(seconds, f"{factor:.1f} x {costs[like]:.0f} s of '{like}', {other} ({why})")
+        return Price(seconds, f"{factor:,.1f} x {costs[like]:.0f} s of '{like}', {other} ({why})")
+    trials = read_tried().get("machine", {}).get(runs.name, {})
+    if scale == "paper" and trials:
+        base = _tried(runs, row, "machine", trials)
+        factor, why = ratio(_table(runs, row, "machine"), _table(runs, row, scale))
+        return Price((base.seconds or 0.0) * factor, f"{factor:,.1f} x {base.how} ({why})")
     return Price(None, "never measured: try it with --try")
 
 
 def ratio(measured: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[float, str]:
     """How much more work, and which keys say so."""
     factor, why = 1.0, []
-    for key, power in WORK.items():
+    for key in WORK:
         before, after = _value(measured, key), _value(wanted, key)
         if before and after and before != after:
-            factor *= (after / before) ** power
-            why.append(f"{key} {before:g} to {after:g}" + ", squared" * (power == 2))
+            factor *= after / before
+            why.append(f"{key} {before:g} to {after:g}")
+    small, large = parameters(measured), parameters(wanted)
+    if small and large and small != large:
+        factor *= large / small
+        why.append(f"{small / 1e6:.2f} to {large / 1e6:.2f} M parameters")
+    names = [table.get("model", {}).get("name") for table in (measured, wanted)]
+    if names[0] != names[1]:
+        why.append(f"{names[0]} to {names[1]}, whose sizes are not counted")
     return factor, "; ".join(why) or "the same work"
+
+
+def parameters(table: Mapping[str, Any]) -> float:
+    """That every token meets: of the BiLSTM's body, or of a language model. Of others 0: not known."""
+    if table.get("method") == "tokenizer_for_free":
+        width, layers, size = (
+            _value(table, key) or 0.0
+            for key in ("language_model.width", "language_model.layers", "tokenizer.size")
+        )
+        return size * width + layers * 8 * width**2
+    hidden, embedding = (_value(table, f"model.{key}") or 0.0 for key in ("hidden", "embedding"))
+    bilstm = table.get("model", {}).get("name") == "bilstm"
+    return 8 * hidden * (hidden + embedding) if bilstm else 0.0
 
 
 def _value(table: Mapping[str, Any], key: str) -> float | None:
@@ -123,4 +149,7 @@ def note_tried(scale: str, runs: str, row: str, folder: Path) -> None:
 
 
 def told(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+    for unit, size, most in (("s", 1, 120), ("min", 60, 180), ("h", 3600, 72)):
+        if seconds / size < most:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} days"

@@ -88,13 +88,29 @@ def test_a_claim_of_several_comparisons() -> None:
 # --- price ----------------------------------------------------------------------------------------
 
 
-def test_work_grows_with_rounds_and_with_the_square_of_the_hidden_units() -> None:
-    small = {"rounds": 40, "model": {"hidden": 100}, "train": {"max_length": 32}}
-    large = {"rounds": 100, "model": {"hidden": 300}, "train": {"max_length": 32}}
+def test_work_grows_with_rounds_and_with_the_parameters_of_the_model() -> None:
+    bilstm = {"name": "bilstm", "hidden": 100, "embedding": 100}
+    small = {"rounds": 40, "model": bilstm, "train": {"max_length": 32}}
+    large = {**small, "rounds": 100, "model": {**bilstm, "hidden": 300, "embedding": 300}}
     factor, why = price.ratio(small, large)
     assert factor == pytest.approx(2.5 * 9)
-    assert why == "rounds 40 to 100; model.hidden 100 to 300, squared"
+    assert why == "rounds 40 to 100; 0.16 to 1.44 M parameters"
     assert price.ratio(small, small) == (1.0, "the same work")
+    other = price.ratio(small, {**small, "model": {"name": "some/encoder"}})
+    assert other == (1.0, "bilstm to some/encoder, whose sizes are not counted")
+
+
+def test_the_papers_language_model_has_14_million_parameters() -> None:
+    lstm = {"layers": 3, "width": 584}
+    table = {"method": "tokenizer_for_free", "language_model": lstm, "tokenizer": {"size": 10000}}
+    assert price.parameters(table) == pytest.approx(14.0e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(90, "90 s"), (600, "10 min"), (36000, "10 h"), (864000, "10 days")]
+)
+def test_a_price_is_told_in_words(seconds: float, said: str) -> None:
+    assert price.told(seconds) == said
 
 
 @pytest.fixture
