@@ -313,12 +313,11 @@ def iterations() -> str:
 
 
 def written() -> str:
-    """What the model of Figure 3 wrote: its users are public text."""
+    """What the model of Figure 3 wrote at the end: its users are public text."""
     ran = found(CATALOGUE, CATALOGUE.entries["tokenizer-figure3"])
-    samples = ran[0][2][0].get("samples", []) if ran else []
-    texts = samples if isinstance(samples, list) else list(samples.values())
-    flat = [text for one in texts for text in ([one] if isinstance(one, str) else one)]
-    return "".join(f"> {' '.join(str(text).split()[:60])}\n>\n" for text in flat[:3])
+    texts = ran[0][2][0]["samples"]["at the end"] if ran else []
+    shown = ["".join(c for c in text if c.isprintable()).replace("`", "'") for text in texts]
+    return "```text\n" + "\n\n".join(" ".join(text.split()[:60]) for text in shown) + "\n```\n"
 
 
 CATALOGUE = _catalogue.load()

@@ -42,9 +42,11 @@ def page(catalogue: Catalogue = paper_tables.CATALOGUE) -> str:
 
 def wrapped(text: str) -> str:
     """Paragraphs and list items in lines of WIDTH: figures are shorter than their references."""
-    blocks = []
+    blocks, fenced = [], False
     for block in text.split("\n\n"):
-        if block.lstrip().startswith(("|", "#", ">", "<")):
+        fence = block.count("```") % 2 == 1
+        if fenced or "```" in block or block.startswith(("|", "#", "<")):
+            fenced ^= fence
             blocks.append(block)
             continue
         items = re.split(r"\n(?=- )", block)
