@@ -315,7 +315,7 @@ def iterations() -> str:
 def written() -> str:
     """What the model of Figure 3 wrote at the end: its users are public text."""
     ran = found(CATALOGUE, CATALOGUE.entries["tokenizer-figure3"])
-    texts = ran[0][2][0]["samples"]["at the end"] if ran else []
+    texts = ran[0][2][0].get("samples", {}).get("at the end", []) if ran else []
     shown = ["".join(c for c in text if c.isprintable()).replace("`", "'") for text in texts]
     return "```text\n" + "\n\n".join(" ".join(text.split()[:60]) for text in shown) + "\n```\n"
 

@@ -26,6 +26,7 @@ from tools.result_files import ROOT, markdown
 TEMPLATE = ROOT / "experiments" / "results.template.md"
 PAGE = ROOT / "RESULTS.md"
 WIDTH = 110
+HARD = "\x1f"  # stands for a space where no line may end
 SHOWN = re.compile(r"\{\{table (.+?)\}\}")
 CLAIM = re.compile(r"^- \{\{claim (\S+): (holds|in part|does not)\}\} ?(.*(?:\n  .*)*)\n", re.M)
 WORDS = {verdicts.HOLDS: "Holds", verdicts.PART: "Holds in part", verdicts.NOT: "Does not hold"}
@@ -55,10 +56,13 @@ def wrapped(text: str) -> str:
 
 
 def _folded(item: str) -> str:
+    """A command in backticks stays on one line: it is copied."""
     inside = "  " if item.startswith("- ") else ""
-    words = " ".join(item.split())
-    return textwrap.fill(words, WIDTH, subsequent_indent=inside, break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+    words = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", HARD), " ".join(item.split()))
+    lines = textwrap.fill(
+        words, WIDTH, subsequent_indent=inside, break_long_words=False, break_on_hyphens=False
+    )
+    return lines.replace(HARD, " ")
 
 
 def judged(entry: Entry, claim: verdicts.Claim, catalogue: Catalogue) -> verdicts.Verdict:
@@ -73,7 +77,7 @@ def claims(text: str, catalogue: Catalogue) -> str:
         if not verdict.word:
             return f"- *Not run yet*: {claim.says}.\n"
         why = f" {found[3].strip()}" if verdict.word == found[2] and found[3].strip() else ""
-        if verdict.word != found[2]:
+        if verdict.word != found[2] and found[3].strip():
             print(f"{claim.id}: '{verdict.word}' by now, its reason was written for '{found[2]}'; "
                   "left out", file=sys.stderr)  # fmt: skip
         said = verdicts.evidence(verdict)
@@ -125,7 +129,8 @@ def overview(catalogue: Catalogue) -> str:
         counts = [(word, words.count(word)) for word in WORDS if word in words]
         number = ran(catalogue, entry)
         one = any(catalogue.runs[name].command for name in entry.runs)
-        runs = "not run yet" if not number else "one study" if one else f"{number} runs"
+        many = "1 run" if number == 1 else f"{number} runs"
+        runs = "not run yet" if not number else "one study" if one else many
         said = ", ".join(f"{word}: {count}" for word, count in counts) or "–"
         rows.append([entry.paper, entry.what, entry.shows, runs, said])
     heads = ("paper", "where", "what it shows", "here", "claims")
