@@ -365,9 +365,8 @@ def filled(text: str) -> str:
 def main() -> None:
     stale = [page for page in PAGES if filled(page.read_text()) != page.read_text()]
     if "--check" in sys.argv:
-        raise SystemExit(
-            f"not current, run make docs: {[str(page) for page in stale]}" * bool(stale)
-        )
+        names = [str(page) for page in stale]
+        raise SystemExit(f"not current, run make docs: {names}" if stale else 0)
     for page in stale:
         page.write_text(filled(page.read_text()))
 

@@ -114,6 +114,7 @@ class Local:
     mu: float = 0.0  # FedProx: pull towards where training started
     steps: int | None = None  # at most so many batches an epoch
     adjustment: Tensor | None = None  # (C,) added to the logits
+    beyond: Tensor | None = None  # (n, d) rows behind the word table: looked up and never trained
 
 
 B = TypeVar("B", bound=Sized)
@@ -129,7 +130,7 @@ def train(
     """Local epochs of a classifier. Of a word table only the rows that its texts use are trained:
     the others would not move, so the result is the same to the bit.
     """
-    rows = touched_rows(task, params, examples)
+    rows = touched_rows(task, params, examples) if local.beyond is None else None
     if rows is None:
         return Trained(*_train(task, params, examples, local, seed))
     few = renumbered(examples, rows)
@@ -163,9 +164,10 @@ def _train(
     device = device_of(params)
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
     shift = shift.to(device)
+    beyond = {} if local.beyond is None else {BEYOND: local.beyond.to(device)}
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
-        logits = task.model.logits(leaves, batch, dropout)
+        logits = task.model.logits({**leaves, **beyond}, batch, dropout)
         return F.cross_entropy(logits + shift, batch.labels.to(device))
 
     return descend(
