@@ -39,7 +39,7 @@ from lexfed.records.rundir import RunDir
 ROOT = Path(__file__).resolve().parents[1]
 MADE_BY = "made-by.json"
 Results = dict[str, list[dict[str, Any]]]  # row -> its runs, by seed
-CURVES = ("global_accuracy", "local_accuracy", "heldout_loss", "word_perplexity")
+CURVES = ("global_accuracy", "local_accuracy", "heldout_loss", "word_perplexity", "scored_clients")
 
 # what a table shows: of the key's runs, mean and spread over seeds
 COLUMNS = {
@@ -110,9 +110,13 @@ def run_folder(folder: Path, row: str, seed: int) -> Path:
 # --- who made it --------------------------------------------------------------------------------
 
 
+def note_of(out: Path) -> Path:
+    """Beside the run directory: `lexfed run` wants to make that itself."""
+    return out.with_name(f"{out.name}.{MADE_BY}")
+
+
 def note_maker(out: Path, command: str) -> None:
-    """Beside the run directory while there is none: `lexfed run` wants to make it itself."""
-    beside = out.with_name(f"{out.name}.made-by.json")
+    beside = note_of(out)
     known = next((json.loads(f.read_text()) for f in (out / MADE_BY, beside) if f.is_file()), None)
     here = commit_here()
     if known is None:
@@ -129,7 +133,7 @@ def note_spent(out: Path, before: os.times_result) -> None:
     """CPU seconds of a run from begin to end; those of worker processes are not in it."""
     now = os.times()
     spent = now.children_user + now.children_system - before.children_user - before.children_system
-    beside = out.with_name(f"{out.name}.made-by.json")
+    beside = note_of(out)
     note = json.loads(beside.read_text()) if beside.is_file() else {}
     beside.write_text(json.dumps({**note, "cpu_seconds": round(spent, 1)}) + "\n")
 
@@ -157,7 +161,7 @@ def machine() -> dict[str, str]:
 
 def made(run: Path) -> dict[str, Any]:
     """What is known of how a run was made; what was never written down is left out."""
-    beside = run.with_name(f"{run.name}.made-by.json")
+    beside = note_of(run)
     notes = [json.loads(f.read_text()) for f in (run / MADE_BY, beside) if f.is_file()]
     known = {key: value for note in notes for key, value in note.items() if value is not None}
     return {"fingerprint": RunDir(run).fingerprint(), "model": model_hash(run)} | known

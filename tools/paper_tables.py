@@ -209,8 +209,7 @@ def best_round() -> str:
     """What a choice of the round on test data is worth, where a run of Table 4 kept its curve."""
     lines = []
     for runs, row, ran in found(CATALOGUE, CATALOGUE.entries["fedevocab-figure4"]):
-        curves = [run.get("curve", {}).get("global_accuracy", []) for run in ran]
-        scores = [[score for _, score in curve] for curve in curves if curve]
+        scores = [few for run in ran if (few := _of_the_few(run.get("curve", {})))]
         if scores:
             last, best = ([f(of) for of in scores] for f in (lambda of: of[-1], max))
             gains = [100 * (b - a) for a, b in zip(last, best, strict=True)]
@@ -219,7 +218,7 @@ def best_round() -> str:
             lines.append([runs.called, row, str(len(scores)), *means, gain])
     if not lines:
         return "*Not run yet*: no run of Table 4 has kept its curve.\n"
-    return markdown(("data", "row", "seeds", "last round, %", "best round, %", "points"), lines)
+    return markdown(("data", "row", "seeds", "last scored round, %", "best, %", "points"), lines)
 
 
 def learned_on_the_way(name: str, key: str) -> str:
@@ -237,6 +236,15 @@ def learned_on_the_way(name: str, key: str) -> str:
         ("round", *(f"{n:.0f}" for n in kept)),
         [[row, *(_point(p[n]) if n in p else "–" for n in kept)] for row, p in rows if p],
     )
+
+
+def _of_the_few(curve: Mapping[str, Any]) -> list[float]:
+    """Scores of the same few clients, round after round: the last round is scored on all of them,
+    and would not compare.
+    """
+    clients = dict(curve.get("scored_clients", []))
+    points = curve.get("global_accuracy", [])
+    return [score for n, score in points if clients and clients[n] == clients[points[0][0]]]
 
 
 def _point(value: float) -> str:

@@ -143,7 +143,7 @@ def main() -> None:
     except UnknownFigureError as fault:
         raise SystemExit(f"results: {fault}") from fault
     if "--check" in sys.argv:
-        raise SystemExit("not current, run make results" * (PAGE.read_text() != made))
+        raise SystemExit(0 if PAGE.read_text() == made else "not current, run make results")
     PAGE.write_text(made)
 
 

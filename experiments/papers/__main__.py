@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from experiments.papers.catalogue import SCALES, CatalogueError, load
 from experiments.papers.check import check
-from experiments.papers.driver import Job, bill, jobs, run, trial
+from experiments.papers.driver import Job, bill, forget, jobs, run, trial
 
 
 def options_of(options: argparse.Namespace) -> list[str]:
@@ -33,14 +33,18 @@ def checked(found: list[Job], where: list[str]) -> int:
     return 0 if kept and all(good for good, _ in answers) else 1
 
 
-def everything(found: list[Job], do: Callable[[Job, list[str]], None], where: list[str]) -> int:
+def everything(
+    found: list[Job], do: Callable[[Job, list[str]], None], where: list[str], again: bool
+) -> int:
     """One that fails (a data set that is not here) says why, and the others go on."""
     failed = []
     for job in found:
-        if job.done:
+        if job.done and not again:
             print(f"done: {job.name}")
             continue
         try:
+            if again:
+                forget(job)
             do(job, where)
         except (SystemExit, subprocess.CalledProcessError):
             failed.append(job.name)
@@ -61,6 +65,9 @@ def main() -> int:
     parser.add_argument("--price", action="store_true", help="say what it would cost, run nothing")
     parser.add_argument("--check", action="store_true", help="run again what was committed")
     parser.add_argument("--try", dest="trial", action="store_true", help="three rounds of each row")
+    parser.add_argument(
+        "--again", action="store_true", help="also what is done, from the beginning"
+    )
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--device")
     parser.add_argument("--ray", metavar="ADDRESS")
@@ -77,7 +84,7 @@ def main() -> int:
         return 0
     if options.check:
         return checked(found, where)
-    return everything(found, trial if options.trial else run, where)
+    return everything(found, trial if options.trial else run, where, options.again)
 
 
 if __name__ == "__main__":

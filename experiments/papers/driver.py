@@ -4,6 +4,7 @@ A run is done when the result file of its scale has its row and seed, wherever i
 clone repeats nothing that was committed.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -86,6 +87,13 @@ def _forked_from(job: Job) -> str:
     settings = [] if job.runs.command else job.runs.rows(job.scale)[job.row]
     forks = [one.removeprefix("from=") for one in settings if one.startswith("from=")]
     return forks[0].partition("/")[0] if forks else ""
+
+
+def forget(job: Job) -> None:
+    """Its run directory, so that it begins anew; its result stays until there is another."""
+    out = table.run_folder(job.folder, job.row, job.seed)
+    shutil.rmtree(out, ignore_errors=True)
+    table.note_of(out).unlink(missing_ok=True)
 
 
 def run(job: Job, options: Sequence[str]) -> None:

@@ -203,6 +203,17 @@ def test_a_run_is_begun_then_resumed_and_left_alone_when_it_is_finished(tmp_path
     table.run(config, [], 1, out)  # with another word it would fail: there is no such file
 
 
+def test_what_is_done_again_begins_anew(small: Catalogue) -> None:
+    job = driver.jobs(small, "quick")[0]
+    out = table.run_folder(job.folder, job.row, job.seed)
+    out.mkdir(parents=True)
+    (out / "summary.json").write_text("{}")
+    table.note_of(out).write_text("{}")
+    driver.forget(job)
+    assert not out.exists()
+    assert not table.note_of(out).exists()
+
+
 def test_only_what_is_asked_for_and_nothing_that_is_not_there(small: Catalogue) -> None:
     assert {job.row for job in driver.jobs(small, "quick", ["small"])} == {"base"}
     with pytest.raises(CatalogueError, match="has no 'table-99'"):
