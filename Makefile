@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export LEXFED_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pictures test test-slow test-docs test-deployment test-browser federation bench docs format clean
+.PHONY: demo pictures test test-slow test-docs test-deployment test-browser federation bench docs papers results format clean
 
 demo: $(READY)
 	$(BIN)/lexfed demo
@@ -49,9 +49,21 @@ docs: $(VENV)/ready-docs
 	$(BIN)/python -m lexfed.experiment.reference > docs/.configuration.md
 	mv docs/.configuration.md docs/configuration.md
 	$(BIN)/python tools/house.py graph docs/rooms.svg
-	$(BIN)/python tools/paper_tables.py
+	$(BIN)/python -m tools.paper_tables
+	$(BIN)/python -m tools.results_page
 	$(BIN)/python tools/notebooks.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+# the papers' tables and figures, the cheapest first; what is done is skipped, what was killed goes on
+# SCALE=quick | machine | paper, PAPERS="--only ID", "--price", "--check", "--ray ADDRESS", "--workers 2"
+SCALE ?= machine
+papers: $(VENV)/ready-dev
+	$(BIN)/python -m experiments.papers --scale $(SCALE) $(PAPERS)
+
+# RESULTS.md and the tables of docs/papers, from result files
+results: $(VENV)/ready-dev
+	$(BIN)/python -m tools.paper_tables
+	$(BIN)/python -m tools.results_page
 
 # every command and every block of code of README and docs, every notebook, every link
 test-docs: $(VENV)/ready-docs

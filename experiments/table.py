@@ -5,19 +5,41 @@
 
 Runs go to runs/NAME/ROW-SEED; one that is finished is not run again, one that was killed is
 resumed. The figures are
-written beside the configuration, as CONFIG.results.json, and printed as a Markdown table. A setting
+written beside the configuration, as CONFIG.results.json, and printed as a Markdown table; runs that
+an earlier file tells of and that lie here no more are kept. Each run says who made it: the
+configuration's fingerprint, the commit, torch, the processor and the command. A setting
 `from=ROW/kept/000100`
 forks the run of that row with the same seed at a round that it kept.
 """
 
 import argparse
+import glob
 import json
 import math
+import os
+import platform
+import re
+import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from lexfed.metrics.perplexity import TextScore, paired_difference
+from lexfed.records.rundir import RunDir
+
+ROOT = Path(__file__).resolve().parents[1]
+MADE_BY = "made-by.json"
+Results = dict[str, list[dict[str, Any]]]  # row -> its runs, by seed
+CURVES = ("global_accuracy", "local_accuracy", "heldout_loss", "word_perplexity", "scored_clients")
 
 # what a table shows: of the key's runs, mean and spread over seeds
 COLUMNS = {
@@ -26,10 +48,11 @@ COLUMNS = {
     "heldout_loss": "held-out loss", "centralised_heldout_loss": "all text in one place",
     "alone_heldout_loss": "best alone", "gain": "share of the gain, %", "better_off": "organisations better off",
     "wordsim353": "WordSim353", "centralised_wordsim353": "in one place", "vocabulary_size": "words",
+    "simlex999": "SimLex-999", "analogies": "analogies",
     "single_source_words": "of one alone",
     "word_perplexity": "perplexity per word", "worst_tenth_perplexity": "worst tenth of users",
     "word_accuracy": "word accuracy", "tokens_per_word": "tokens per word", "oov_rate": "unknown words",
-    "unigram_kld": "KL divergence", "after_switch": "right after the switch",
+    "unigram_kld": "KL divergence", "before_switch": "before the switch", "after_switch": "right after the switch",
 }  # fmt: skip
 PERCENT = (
     "global_accuracy",
@@ -43,37 +66,140 @@ PERCENT = (
 )
 
 
-def run(config: Path, settings: list[str], seed: int, out: Path, workers: int) -> dict[str, Any]:
-    if not (out / "summary.json").exists():
-        if (out / "config.toml").exists():
-            arguments = [str(out), "--resume"]
-        else:
-            arguments = [str(config), "--out", str(out), "--set", f"seed={seed}"]
-            arguments += [word for setting in settings for word in _option(setting, out, seed)]
-        command = [sys.executable, "-m", "lexfed.cli", "run", *arguments, "--workers", str(workers)]
-        print(out.name, flush=True)
-        code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
-        if code and not (out / "summary.json").exists():  # with one it diverged: a figure too
-            raise SystemExit(code)
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
-    return summary
+def run(
+    config: Path, settings: Sequence[str], seed: int, out: Path, options: Sequence[str] = ()
+) -> None:
+    """One run, or the rest of one; `options` say where it runs, and change no result."""
+    if (out / "summary.json").exists():
+        return
+    begun = started_with(settings, seed, out)
+    note_maker(out, f"lexfed run {shlex.join([shown(config), *begun])}")
+    print(out.name, flush=True)
+    whole = not (out / "config.toml").exists()
+    command = [sys.executable, "-m", "lexfed.cli", "run", *arguments(config, begun, out), *options]
+    before = os.times()
+    code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+    if whole:
+        note_spent(out, before)
+    if code and not (out / "summary.json").exists():  # with one it diverged: a figure too
+        raise SystemExit(code)
+
+
+def arguments(config: Path, begun: Sequence[str], out: Path) -> list[str]:
+    """To begin it, or to go on with what was killed."""
+    if (out / "config.toml").exists():
+        return [str(out), "--resume"]
+    return [str(config), "--out", str(out), *begun]
+
+
+def started_with(settings: Sequence[str], seed: int, out: Path) -> list[str]:
+    options = [("--set", f"seed={seed}"), *(_option(setting, out, seed) for setting in settings)]
+    return [word for option in options for word in option]
 
 
 def _option(setting: str, out: Path, seed: int) -> tuple[str, str]:
     if not setting.startswith("from="):
         return "--set", setting
     row, _, rest = setting.removeprefix("from=").partition("/")
-    return "--from", str(out.parent / f"{row.replace(' ', '_')}-{seed}" / rest)
+    return "--from", str(run_folder(out.parent, row, seed) / rest)
+
+
+def run_folder(folder: Path, row: str, seed: int) -> Path:
+    return folder / f"{row.replace(' ', '_')}-{seed}"
+
+
+# --- who made it --------------------------------------------------------------------------------
+
+
+def note_of(out: Path) -> Path:
+    """Beside the run directory: `lexfed run` wants to make that itself."""
+    return out.with_name(f"{out.name}.{MADE_BY}")
+
+
+def note_maker(out: Path, command: str) -> None:
+    beside = note_of(out)
+    known = next((json.loads(f.read_text()) for f in (out / MADE_BY, beside) if f.is_file()), None)
+    here = commit_here()
+    if known is None:
+        note = {**here, **machine(), "command": command}
+    elif known.get("commit") in (here["commit"], None):
+        return
+    else:
+        note = {**known, "resumed": [*known.get("resumed", []), here["commit"]]}
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    beside.write_text(json.dumps(note) + "\n")
+
+
+def note_spent(out: Path, before: os.times_result) -> None:
+    """CPU seconds of a run from begin to end; those of worker processes are not in it."""
+    now = os.times()
+    spent = now.children_user + now.children_system - before.children_user - before.children_system
+    beside = note_of(out)
+    note = json.loads(beside.read_text()) if beside.is_file() else {}
+    beside.write_text(json.dumps({**note, "cpu_seconds": round(spent, 1)}) + "\n")
+
+
+def commit_here() -> dict[str, Any]:
+    """Which code runs: the commit, and whether lexfed/ is as that commit has it."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return {"commit": commit, "clean": not _git("status", "--porcelain", "--", "lexfed")}
+    except (OSError, subprocess.CalledProcessError):  # not a checkout
+        return {"commit": None, "clean": None}
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(ROOT), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def machine() -> dict[str, str]:
+    """What the last bit of a figure hangs from, besides the code."""
+    said = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.+)$", said.read_text(), re.M) if said.is_file() else []
+    return {"torch": version("torch"), "cpu": names[0] if names else platform.processor()}
+
+
+def made(run: Path) -> dict[str, Any]:
+    """What is known of how a run was made; what was never written down is left out."""
+    beside = note_of(run)
+    notes = [json.loads(f.read_text()) for f in (run / MADE_BY, beside) if f.is_file()]
+    known = {key: value for note in notes for key, value in note.items() if value is not None}
+    return {"fingerprint": RunDir(run).fingerprint(), "model": model_hash(run)} | known
+
+
+def model_hash(run: Path) -> str:
+    """Of all numbers of the released model. Not of its file: safetensors leaves the order of its
+    notes to chance.
+    """
+    digest = blake2b(digest_size=16)
+    for path in sorted((run / "artifacts").glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in sorted(file.keys()):
+                numbers = file.get_tensor(name).contiguous()
+                digest.update(f"{path.name} {name} {numbers.dtype} {list(numbers.shape)}".encode())
+                digest.update(numbers.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def shown(path: Path) -> str:
+    """As seen from the repository: no machine's folders in a result."""
+    path = path.resolve()
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+# --- what it found ------------------------------------------------------------------------------
 
 
 def derived(summary: dict[str, Any]) -> dict[str, Any]:
     """Of word vectors: how much of what centralised training gains over none, and who gained by
     joining.
     """
-    if summary.get("after_switch"):
-        return {**summary, "after_switch": summary["after_switch"]["word_perplexity"]}
+    if isinstance(summary.get("after_switch"), dict):
+        moments = ("before_switch", "after_switch")
+        return {**summary, **{key: summary[key]["word_perplexity"] for key in moments}}
     loss, central = summary.get("heldout_loss"), summary.get("centralised_heldout_loss")
-    if loss is None or central is None:
+    if loss is None or central is None or "organisations" not in summary:
         return summary
     untrained, own = summary["untrained_heldout_loss"], summary["organisations"]
     own = [one for one in own if one["heldout_loss"] is not None]  # who said how it fares
@@ -96,7 +222,7 @@ def cell(key: str, values: list[Any]) -> str:
         else (1, 0 if isinstance(values[0], int) or values[0] > 100 else 3)
     )
     mean = f"{scale * statistics.mean(values):,.{digits}f}"
-    return f"{mean} ± {scale * statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+    return f"{mean} ± {scale * statistics.stdev(values):,.{digits}f}" if len(values) > 1 else mean
 
 
 def table(figures: dict[str, list[dict[str, Any]]]) -> str:
@@ -128,23 +254,69 @@ def table(figures: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def figures_of(run: Path) -> dict[str, Any]:
-    """The summary, and of a language model the way there."""
+    """The summary without what it does not know, the way there, and who made it."""
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
-    if summary.get("word_perplexity") is None:
-        return summary
+    known = {key: value for key, value in summary.items() if value is not None}
     records = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    curve = [
-        [r["round"], round(r["metrics"]["word_perplexity"], 2)] for r in records if r["metrics"]
+    return {**known, "curve": curve(records), "made": made(run)}
+
+
+def curve(records: Sequence[dict[str, Any]]) -> dict[str, list[list[float]]]:
+    """At each round that was scored: the figure, and how much had been sent up by then."""
+    found: dict[str, list[list[float]]] = {}
+    sent = 0
+    for record in records:
+        sent += record["bytes_up"]
+        scored = [key for key in CURVES if record["metrics"].get(key) is not None]
+        for key in scored:
+            point = [record["round"], float(f"{record['metrics'][key]:.6g}")]
+            found.setdefault(key, []).append(point)
+        if scored:
+            found.setdefault("bytes_up", []).append([record["round"], sent])
+    return found
+
+
+def collected(folder: Path, rows: Iterable[str], old: Results) -> Results:
+    """What lies in the run directories, over what an earlier result file knows."""
+    found = {}
+    for row in rows:
+        runs = {run["seed"]: run for run in old.get(row, [])}
+        for path in folder.glob(f"{glob.escape(row.replace(' ', '_'))}-[0-9]*/summary.json"):
+            if path.parent.name.removeprefix(row.replace(" ", "_") + "-").isdigit():
+                run = figures_of(path.parent)
+                runs[run["seed"]] = run
+        found[row] = [runs[seed] for seed in sorted(runs)]
+    return found
+
+
+def read_results(path: Path) -> Results:
+    found: Results = json.loads(path.read_text()) if path.is_file() else {}
+    return found
+
+
+def write_results(path: Path, results: Results) -> None:
+    """A run on a line: a new seed is a new line in the history."""
+    rows = [
+        f" {json.dumps(row)}: [" + "".join(f"\n  {json.dumps(run)}," for run in runs)[:-1] + "\n ]"
+        for row, runs in results.items()
+        if runs
     ]
-    return {**summary, "curve": curve}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def of_users(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[float, float]:
+    """The difference of log perplexities over the same test users, and its standard error."""
+    scores = (
+        [TextScore(nll, words, 0, 0, 0) for nll, words in run["users"]] for run in (mine, theirs)
+    )
+    return paired_difference(*scores)
 
 
 def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
     """Language models on the same test users: the ratio of two rows' perplexities, and its
     standard error over users.
     """
-    from lexfed.metrics.perplexity import TextScore, paired_difference
-
     rows = {
         name: {run["seed"]: run for run in runs if run.get("users")}
         for name, runs in figures.items()
@@ -155,16 +327,18 @@ def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
             other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name
         ]:
             for seed in sorted(runs.keys() & rows[other].keys()):
-                mine, theirs = (
-                    [TextScore(nll, words, 0, 0, 0) for nll, words in r[seed]["users"]]
-                    for r in (runs, rows[other])
-                )
-                difference, error = paired_difference(mine, theirs)
+                difference, error = of_users(runs[seed], rows[other][seed])
                 percent = 100 * (math.exp(difference) - 1)
+                users = len(runs[seed]["users"])
                 lines.append(
-                    f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {len(mine)} users"
+                    f"{name} against {other}, seed {seed}: {percent:+.2f} % ± {100 * error:.2f}, {users} users"
                 )
     return "\n".join(lines)
+
+
+def rows_of(config: Path) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads(config.with_suffix(".rows.json").read_text())
+    return found
 
 
 def main() -> None:
@@ -175,29 +349,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--collect", action="store_true", help="run nothing, read what was run")
     options = parser.parse_args()
-    rows: dict[str, list[str]] = json.loads(options.config.with_suffix(".rows.json").read_text())
-    folder = Path("runs") / options.config.stem
-    for (
-        seed
-    ) in options.seeds:  # all rows of one seed first: a table that is cut short is still a table
-        for name, settings in rows.items():
-            if not options.rows or name in options.rows:
-                run(
-                    options.config,
-                    settings,
-                    seed,
-                    folder / f"{name.replace(' ', '_')}-{seed}",
-                    options.workers,
-                )
-    figures = {
-        name: [
-            figures_of(path.parent)
-            for path in sorted(folder.glob(f"{name.replace(' ', '_')}-[0-9]*/summary.json"))
-        ]
-        for name in rows
-    }
-    options.config.with_suffix(".results.json").write_text(json.dumps(figures, indent=1) + "\n")
+    rows, folder = rows_of(options.config), Path("runs") / options.config.stem
+    file = options.config.with_suffix(".results.json")
+    wanted = [row for row in rows if not options.rows or row in options.rows]
+    # all rows of one seed first: a table that is cut short is still a table
+    for seed, row in product([] if options.collect else options.seeds, wanted):
+        where = ["--workers", str(options.workers)]
+        run(options.config, rows[row], seed, run_folder(folder, row, seed), where)
+    figures = collected(folder, rows, read_results(file))
+    write_results(file, figures)
     print(table(figures))
     print(pairs(figures))
 

@@ -3,6 +3,8 @@ once.
 """
 
 import gc
+import os
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -36,7 +38,10 @@ app = typer.Typer(
     help="Federated NLP in which the vocabulary is the subject.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=False,  # typer's own takes no shell's name, and guesses it from the terminal
 )
+
+COMPLETE = "_LEXFED_COMPLETE"  # what a shell's script sets
 
 # What commands are told. Defaults stand with the commands.
 _argument, _option = typer.Argument, typer.Option
@@ -48,6 +53,17 @@ Version = Annotated[
     bool,
     _option("--version", callback=lambda value: _version(value), is_eager=True,
             help="Print the version and exit."),
+]  # fmt: skip
+_shell = {"metavar": "bash|zsh|fish", "is_eager": True}
+InstallCompletion = Annotated[
+    str | None,
+    _option("--install-completion", callback=lambda name: _completion(name, install=True),
+            help="Install completion for this shell.", **_shell),
+]  # fmt: skip
+ShowCompletion = Annotated[
+    str | None,
+    _option("--show-completion", callback=lambda name: _completion(name, install=False),
+            help="Print the script of this shell's completion.", **_shell),
 ]  # fmt: skip
 DataName = Annotated[
     str, _argument(help="A name of `lexfed data list`, a file, a folder, or module:FUNCTION.")
@@ -137,14 +153,18 @@ Truth = Annotated[
 def main() -> None:
     """Errors of use are one line and exit code 2; Ctrl-C is 130."""
     try:
-        code = app(standalone_mode=False)
+        if COMPLETE in os.environ:  # a shell asks for completions
+            from typer.completion import completion_init  # type: ignore[attr-defined]
+
+            completion_init()
+        code = app(prog_name="lexfed", standalone_mode=False)
     except LexfedError as error:
         _fail(str(error))
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(2)
-    except click.ClickException as error:
-        _fail(error.format_message())
+    except click.ClickException as error:  # click (8.5) and typer both make the same suggestion
+        _fail(re.sub(r"( Did you mean [^?]+\?)\1+", r"\1", error.format_message()))
     except OSError as error:  # a full disk, a path that can't be written
         _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error))
     except (KeyboardInterrupt, click.exceptions.Abort):
@@ -188,8 +208,31 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+SHELLS = ("bash", "zsh", "fish")
+
+
+def _completion(shell: str | None, install: bool) -> None:
+    if shell is None:
+        return
+    if shell not in SHELLS:
+        raise click.BadParameter(f"'{shell}' is not one of {', '.join(SHELLS)}")
+    from typer import completion as typers
+
+    if install:
+        name, path = typers.install(shell, "lexfed", COMPLETE)  # type: ignore[attr-defined]
+        typer.echo(f"{name} completion installed in {path}; open a new terminal")
+    else:
+        script = typers.get_completion_script  # type: ignore[attr-defined]
+        typer.echo(script(prog_name="lexfed", complete_var=COMPLETE, shell=shell))
+    raise typer.Exit
+
+
 @app.callback()
-def _options(version: Version = False) -> None:
+def _options(
+    version: Version = False,
+    install_completion: InstallCompletion = None,
+    show_completion: ShowCompletion = None,
+) -> None:
     pass
 
 
@@ -345,12 +388,12 @@ def init(
     if question not in get_args(starting.Question):
         known = nearest(question, get_args(starting.Question))
         raise ConfigError(f"'{question}' is none of private, agreed, learned, audit; {known}")
+    told = starting.Told(text, label, user, source)
+    seen = starting.look(name or starting.EMBEDDED[question], told)  # type: ignore[index]
     path = out or Path(f"{question}.toml")
     require_folder(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; choose another --out")
-    told = starting.Told(text, label, user, source)
-    seen = starting.look(name or starting.EMBEDDED[question], told)  # type: ignore[index]
     content = starting.write(question, seen)  # type: ignore[arg-type]
     write_atomically(path, content.encode())
     tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
@@ -479,14 +522,16 @@ def privacy(
         plan = Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
         tell(plan.title)
         _print_cells(HEADS, table(plan))
+        tell(plan.hint)
         return
+    from lexfed.privacy.promise import NOTHING
     from lexfed.runs import account
 
     found = account.of(target, settings or [])
     tell(f"{found.title}\n")
     _print_cells(account.HEADS, [list(row) for row in found.rows])
     tell("")
-    tell(found.statement.sentence if found.statement else "Nothing is promised.")
+    tell(found.statement.sentence if found.statement else NOTHING)
     for note in found.statement.notes if found.statement else ():
         tell(f"It holds if {note}.")
     if found.advice:
@@ -558,7 +603,7 @@ def export(run: RunPath, to: ExportTo, client: OneClient = None, site: OwnSite =
 
     content = exporting.export(run, to, client, site)
     tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
-    tell(content.what)
+    tell(content.told or content.what)
     tell(f"results: {to}  (read {to / exporting.CARD})")
 
 

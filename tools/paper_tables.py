@@ -1,90 +1,137 @@
-"""The tables of figures on docs/papers/*.md and docs/defences.md, made from committed result files.
+"""Tables of figures, made from committed result files: for docs/papers/*.md, docs/defences.md and
+RESULTS.md (tools/results_page.py).
 
-    python tools/paper_tables.py            write them into the pages, between their markers
-    python tools/paper_tables.py --check    say whether the pages hold them
+    python -m tools.paper_tables           write them into the pages, between their markers
+    python -m tools.paper_tables --check   say whether the pages hold them
 
 A page says `<!-- table: NAME -->`, and the table stands below it, up to `<!-- end of table -->`.
-What the papers report was read in the papers, and stands here with the number of its table.
+What the papers report stands in the catalogue, experiments/papers/*.toml.
 """
 
-import importlib.util
-import json
+import math
 import re
+import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-EXPERIMENTS = ROOT / "experiments"
+from experiments import table as _table
+from experiments.papers import catalogue as _catalogue
+from experiments.papers.catalogue import Catalogue, Entry, Runs
+from tools.audit_tables import defences
+from tools.result_files import ROOT, markdown, results
+
 PAGES = (*sorted((ROOT / "docs" / "papers").glob("*.md")), ROOT / "docs" / "defences.md")
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.S)
-Results = dict[str, list[dict[str, Any]]]
+SENT = "bytes_up_per_client_round"
+LOST = "commit not recorded"
 
 
-def _module(path: str) -> ModuleType:
-    """What the experiments make tables with."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, EXPERIMENTS / path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+# --- an entry of the catalogue --------------------------------------------------------------------
 
 
-_table, _defences = _module("table.py"), _module("audit/defences_table.py")
+def found(catalogue: Catalogue, entry: Entry) -> list[tuple[Runs, str, list[dict[str, Any]]]]:
+    """The rows that were run, with their runs, in the entry's order."""
+    rows = []
+    for name in entry.runs:
+        known = catalogue.runs[name].found()
+        wanted = entry.rows or tuple(known)
+        rows += [(catalogue.runs[name], row, known[row]) for row in wanted if known.get(row)]
+    return rows
 
 
-def results(name: str) -> Any:
-    return json.loads((EXPERIMENTS / f"{name}.json").read_text())
+def entry_table(catalogue: Catalogue, name: str, made: bool = True) -> str:
+    """Ours beside the paper's, one row for each of the runs' rows; and who made it."""
+    entry = catalogue.entries[name]
+    several = len(entry.runs) > 1
+    reported = [key for key in entry.figures if any(key in row for row in entry.reported.values())]
+    heads = ["data"] * several + ["row", "seeds", *(head(key) for key in entry.figures)]
+    heads += [f"paper: {head(key)}" for key in reported] + ["run"] * made
+    lines = []
+    for runs, row, ran in found(catalogue, entry):
+        paper = entry.reported.get(f"{runs.name}: {row}" if several else row, {})
+        with_gain = [{**run, "gain": share_of_gain(runs, run)} for run in ran]
+        cells = [runs.called or runs.name] * several + [row, str(len(ran))]
+        cells += [figure(with_gain, key, runs) for key in entry.figures]
+        cells += [str(paper.get(key, "–")) for key in reported]
+        lines.append(cells + [maker(ran)] * made)
+    return markdown(heads, lines)
 
 
-def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+def head(key: str) -> str:
+    if key == SENT:
+        return "up per client and round"
+    if key.startswith("against "):
+        return f"{key} (paired over users, by seed)"
+    name = _table.COLUMNS.get(key, key.replace("_", " "))
+    return name if key not in _table.PERCENT or name.endswith("%") else f"{name}, %"
 
 
-def figure(runs: Sequence[dict[str, Any]], key: str) -> str:
+def figure(runs: Sequence[dict[str, Any]], key: str, of: Runs | None = None) -> str:
+    if key == SENT:
+        return f"{statistics.mean(run[key] for run in runs) / 1e6:.2f} MB"
+    if key.startswith("against ") and of is not None:
+        return against(runs, of.found().get(key.removeprefix("against "), []))
     values = [run[key] for run in map(_table.derived, runs) if run.get(key) is not None]
     return str(_table.cell(key, values))
 
 
-def sent(runs: Sequence[dict[str, Any]]) -> str:
-    return f"{sum(run['bytes_up_per_client_round'] for run in runs) / len(runs) / 1e6:.2f} MB"
+def against(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> str:
+    """Ratio of perplexities of the same test users, and its standard error."""
+    other = {run["seed"]: run for run in others if run.get("users")}
+    said = []
+    for run in runs:
+        if run["seed"] in other and run is not other[run["seed"]] and run.get("users"):
+            difference, error = _table.of_users(run, other[run["seed"]])
+            if difference:
+                said.append(f"{100 * (math.exp(difference) - 1):+.1f} ± {100 * error:.1f} %")
+    return "; ".join(said) or "–"
+
+
+def share_of_gain(runs: Runs, run: Mapping[str, Any]) -> float | None:
+    """Word vectors: all text in one place was trained once for each seed and word list, with the
+    first row.
+    """
+    if run.get("heldout_loss") is None:
+        return None
+    first = {one["seed"]: one for one in next(iter(runs.found().values()))}
+    base = first.get(run["seed"], {})
+    if base.get("vocabulary_size") != run["vocabulary_size"]:
+        base = run  # other words: another loss
+    central, untrained = base.get("centralised_heldout_loss"), run["untrained_heldout_loss"]
+    return None if central is None else (untrained - run["heldout_loss"]) / (untrained - central)
+
+
+def maker(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The first seed's configuration and the commit of the code that ran it."""
+    made = runs[0].get("made", {})
+    if not made.get("commit"):
+        return LOST
+    dirty = "" if made.get("clean", True) else ", changed"
+    return f"`{made['fingerprint'][:7]}` at `{made['commit'][:7]}`{dirty}"
 
 
 # --- FedeVocab ------------------------------------------------------------------------------------
 
-ACCURACIES = ("global_accuracy", "local_accuracy", "local_majority_accuracy")
-CLASSIFIERS = ("row", "seeds", "global", "local", "majority class alone", "up per client and round",
-               "paper: global", "paper: local")  # fmt: skip
-TABLE_4 = {  # SST-2, BiLSTM
-    "local_only": ("54.7", "83.7"), "fedavg": ("83.0", "89.6"), "fedprox": ("82.8", "89.2"),
-    "lg_fedavg": ("59.1", "85.6"), "fedrecon": ("85.4", "90.2"), "fedevocab": ("87.8", "92.1"),
-}  # fmt: skip
-TABLE_3 = {"fedavg": ("92.3", "95.0"), "fedevocab": ("92.5", "95.6")}  # SST-2, DistilBERT
-TABLE_2 = {"fedavg": "87.6", "fedrecon": "2.1", "fedevocab": "1.2"}  # PTLR, BiLSTM
 
-
-def classifiers(name: str, paper: dict[str, tuple[str, str]]) -> str:
-    found: Results = results(f"fedevocab/{name}.results")
-    rows = [
-        [row, str(len(runs)), *(figure(runs, key) for key in ACCURACIES), sent(runs),
-         *paper.get(row, ("–", "–"))]
-        for row, runs in found.items() if runs
-    ]  # fmt: skip
-    return markdown(CLASSIFIERS, rows)
+def data_sizes() -> str:
+    entry = CATALOGUE.entries["fedevocab-table1"]
+    ours = results("papers/data_sizes.results")
+    keys = ("train", "test", "labels")
+    heads = ("data", *(f"{key}, ours" for key in keys), *(f"{key}, the paper" for key in keys))
+    rows = [[name, *(f"{ours[name][key]:,}" for key in keys), *(paper[key] for key in keys)]
+            for name, paper in entry.reported.items()]  # fmt: skip
+    return markdown(heads, rows)
 
 
 def leaked() -> str:
     """Words with a digit that are read from one text, in percent."""
-    found = [row for row in results("audit/inversion.results")
+    cells = [row for row in results("audit/inversion.results")
              if (row["model"], row["batch"]) == ("bilstm", 1)]  # fmt: skip
 
     def share(method: str, attack: str, decoding: str) -> str:
         wanted = (method, attack, decoding)
-        values = [row["ptlr"] for row in found
+        values = [row["ptlr"] for row in cells
                   if (row["method"], row["attack"], row["decoding"]) == wanted]  # fmt: skip
         if not values:
             return "nothing travels" if attack == "rows" else "–"
@@ -93,122 +140,229 @@ def leaked() -> str:
     attacks = (("rows", "-"), ("dlg", "wrong"), ("dlg", "right"), ("span", "right"))
     heads = ("method", "the paper", "rows that moved", "DLG, another model's table",
              "DLG, the public table", "span, the public table")  # fmt: skip
-    rows = [[name, paper, *(share(name, *attack) for attack in attacks)]
-            for name, paper in TABLE_2.items()]  # fmt: skip
+    paper = CATALOGUE.entries["fedevocab-table2"].reported
+    rows = [[name, paper[name]["ptlr"], *(share(name, *attack) for attack in attacks)]
+            for name in paper]  # fmt: skip
     return markdown(heads, rows)
+
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+ATTACKS = {  # what Figure 3 and Table 7 show, and what stands beside it here
+    "the most frequent words, no upload": ("prior", "-", "-"),
+    "rows that moved, FedAvg": ("rows", "fedavg", "-"),
+    "DLG, FedAvg, public table": ("dlg", "fedavg", "right"),
+    "DLG, FedRecon, wrong table": ("dlg", "fedrecon", "wrong"),
+    "DLG, FedeVocab, wrong table (the paper's attack)": ("dlg", "fedevocab", "wrong"),
+    "DLG, FedeVocab, public table": ("dlg", "fedevocab", "right"),
+    "span, FedeVocab, public table": ("span", "fedevocab", "right"),
+}
+
+
+def by_batch(model: str) -> str:
+    """F1 of a text's distinct words."""
+    cells = {
+        (row["attack"], row["method"], row["decoding"], row["batch"]): row["f1"]
+        for row in results("audit/inversion.results")
+        if row["model"] == model
+    }
+    rows = [
+        [name, *(f"{cells[(*key, n)]:.2f}" if (*key, n) in cells else "–" for n in BATCHES)]
+        for name, key in ATTACKS.items()
+    ]
+    return markdown(("texts in a batch", *map(str, BATCHES)), rows)
+
+
+def to_reach() -> str:
+    """What a client sends in a round, and what all had sent when a score was first met that FedAvg
+    has at the end (seed 0, the few clients of the curve).
+    """
+    entry = CATALOGUE.entries["fedevocab-figure4"]
+    lines = []
+    for runs, row, ran in found(CATALOGUE, entry):
+        first = next((run for run in ran if run["seed"] == 0), ran[0])
+        goal = _final(runs.found().get("fedavg", []))
+        sent = _sent_at(first.get("curve", {}), goal)
+        if sent is None:
+            said = "no curve kept" if not first.get("curve") else "not reached"
+        else:
+            said = f"{sent[1] / 1e6:,.0f} MB, round {sent[0]:.0f}"
+        aim = "–" if goal is None else f"{100 * goal:.1f}"
+        travels = f"{first['parameters_shared']:,}"
+        lines.append([runs.called, row, travels, figure([first], SENT), aim, said])
+    return markdown(("data", "row", "parameters that travel", "up per client and round",
+                     "global, % (FedAvg's last)", "sent until then, by all"), lines)  # fmt: skip
+
+
+def _final(runs: Sequence[Mapping[str, Any]]) -> float | None:
+    curve = next((run["curve"] for run in runs if run["seed"] == 0 and run.get("curve")), {})
+    points = curve.get("global_accuracy", [])
+    return float(points[-1][1]) if points else None
+
+
+def _sent_at(curve: Mapping[str, Any], goal: float | None) -> tuple[float, float] | None:
+    sent = dict(curve.get("bytes_up", []))
+    reached = [n for n, score in curve.get("global_accuracy", []) if goal and score >= goal]
+    return (reached[0], sent[reached[0]]) if reached else None
+
+
+def best_round() -> str:
+    """What a choice of the round on test data is worth, where a run of Table 4 kept its curve."""
+    lines = []
+    for runs, row, ran in found(CATALOGUE, CATALOGUE.entries["fedevocab-figure4"]):
+        scores = [few for run in ran if (few := _of_the_few(run.get("curve", {})))]
+        if scores:
+            last, best = ([f(of) for of in scores] for f in (lambda of: of[-1], max))
+            gains = [100 * (b - a) for a, b in zip(last, best, strict=True)]
+            means = [f"{100 * statistics.mean(values):.1f}" for values in (last, best)]
+            gain = f"{statistics.mean(gains):+.1f}"
+            lines.append([runs.called, row, str(len(scores)), *means, gain])
+    if not lines:
+        return "*Not run yet*: no run of Table 4 has kept its curve.\n"
+    return markdown(("data", "row", "seeds", "last scored round, %", "best, %", "points"), lines)
+
+
+def learned_on_the_way(name: str, key: str) -> str:
+    """A curve as a table: the first seed of each row, at about eight of its rounds."""
+    rows = []
+    for _, row, ran in found(CATALOGUE, CATALOGUE.entries[name]):
+        points = ran[0].get("curve", {}).get(key, [])
+        rows.append((row, dict(points)))
+    rounds = sorted({n for _, points in rows for n in points})
+    if not rounds:
+        return ""
+    kept = rounds[:: max(1, len(rounds) // 8)]
+    kept = kept if rounds[-1] in kept else [*kept, rounds[-1]]
+    return markdown(
+        ("round", *(f"{n:.0f}" for n in kept)),
+        [[row, *(_point(p[n]) if n in p else "–" for n in kept)] for row, p in rows if p],
+    )
+
+
+def _of_the_few(curve: Mapping[str, Any]) -> list[float]:
+    """Scores of the same few clients, round after round: the last round is scored on all of them,
+    and would not compare.
+    """
+    clients = dict(curve.get("scored_clients", []))
+    points = curve.get("global_accuracy", [])
+    return [score for n, score in points if clients and clients[n] == clients[points[0][0]]]
+
+
+def _point(value: float) -> str:
+    return f"{value:,.0f}" if value > 100 else f"{value:.3f}"
 
 
 # --- Federated Word2Vec ---------------------------------------------------------------------------
 
-VECTORS = ("heldout_loss", "gain", "better_off", "wordsim353", "vocabulary_size",
-           "single_source_words")  # fmt: skip
-VECTOR_HEADS = ("row", "seeds", "held-out loss", "share of the gain, %", "better off than alone",
-                "WordSim353", "words", "of one organisation alone", "up per exchange")  # fmt: skip
-NEIGHBOURS = {  # Table 1: the finance organisation alone, and the federation
-    "market": ("this, proposed, some, all", "markets, company, share, trading"),
-    "bacteria": ("rare, animals, applied, result", "organism, toxic, tissue, cells"),
-    "money": ("stated, said, there, take", "paid, offer, sell, cash"),
-}
-
-
-def vectors(name: str) -> str:
-    """All text in one place was trained once for each seed and word list: with the first row."""
-    found: Results = results(f"word2vec/{name}.results")
-    first = {run["seed"]: run for run in next(iter(found.values()))}
-
-    def gain(run: dict[str, Any]) -> float | None:
-        base = first[run["seed"]]
-        if run["vocabulary_size"] != base["vocabulary_size"]:
-            return None  # other words: another loss
-        untrained, central = base["untrained_heldout_loss"], base["centralised_heldout_loss"]
-        return float((untrained - run["heldout_loss"]) / (untrained - central))
-
-    rows = [
-        [row, str(len(runs)), *(figure([{**run, "gain": gain(run)} for run in runs], key)
-                                for key in VECTORS), sent(runs)]
-        for row, runs in found.items() if runs
-    ]  # fmt: skip
-    return markdown(VECTOR_HEADS, rows)
-
 
 def neighbours() -> str:
-    (run,) = results("word2vec/text8-all.results")["add rare, average frequent; int8 (default)"]
-    heads = ("word", "ours, one organisation alone", "ours, together", "paper: alone",
+    """One organisation of finance alone where that was run; else the first of the ten."""
+    entry = CATALOGUE.entries["word2vec-table1"]
+    paper = entry.reported
+    ran = {row: runs[0] for _, row, runs in found(CATALOGUE, entry)}
+    if ran.keys() >= {"together", "finance alone"}:
+        near = {word: (ran["finance alone"]["neighbours"][word]["federated"],
+                       ran["together"]["neighbours"][word]["federated"],
+                       ran["together"]["neighbours"][word]["centralised"])
+                for word in paper["together"] if word in ran["together"]["neighbours"]}  # fmt: skip
+        alone = "finance alone"
+    else:
+        (run,) = results("word2vec/text8-all.results")["add rare, average frequent; int8 (default)"]
+        near = {word: tuple(run["neighbours"][word][who]
+                            for who in ("alone", "federated", "centralised"))
+                for word in paper["together"]}  # fmt: skip
+        alone = "the first organisation (of biology) alone"
+    heads = ("word", f"ours, {alone}", "together", "in one place", "paper: finance alone",
              "paper: together")  # fmt: skip
     rows = [
-        [word, *(", ".join(run["neighbours"][word][who][:4]) for who in ("alone", "federated")),
-         *paper]
-        for word, paper in NEIGHBOURS.items()
+        [word, *(", ".join(said[:5]) for said in three),
+         str(paper["finance alone"][word]), str(paper["together"][word])]
+        for word, three in near.items()
     ]  # fmt: skip
     return markdown(heads, rows)
+
+
+def gensim() -> str:
+    """Medians of three repeats; text once: the time to equally good vectors."""
+    runs: dict[str, list[dict[str, float]]] = {}
+    for run in results("benchmarks/word2vec")["speed"]:
+        runs.setdefault(run["trainer"], []).append(run)
+
+    def median(ran: list[dict[str, float]], of: str, per: str) -> str:
+        return f"{statistics.median(run[of] / run[per] for run in ran):,.0f}"
+
+    scores = ("heldout_loss", "wordsim353")
+    rows = [
+        [name, median(ran, "words", "cpu"), median(ran, "words", "wall"),
+         *(f"{statistics.median(run[key] for run in ran):.3f}" for key in scores),
+         median(ran, "text_words", "cpu"), median(ran, "text_words", "wall")]
+        for name, ran in runs.items()
+    ]  # fmt: skip
+    return markdown(("", "words/s, CPU", "words/s, wall", "held-out loss", "WordSim353",
+                     "text once: words/s, CPU", "wall"), rows)  # fmt: skip
+
+
+def iterations() -> str:
+    """A FedSGD iteration as in the paper: medians over repeats."""
+    runs: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for run in results("benchmarks/word2vec")["steps"]:
+        runs.setdefault((run["words"], run["upload"]), []).append(run)
+    rows = []
+    for (words, upload), ran in sorted(runs.items(), key=lambda one: (one[0][1], one[0][0])):
+        cpu, up, down = (statistics.median(run[k] for run in ran) for k in ("cpu_ms", "up", "down"))
+        dense = ran[0]["dense"]
+        sent = [f"{up / 1e3:,.0f} kB", f"{dense / up:,.0f}"]
+        got = [f"{down / 1e6:.2f} MB", f"{dense / down:,.0f}"]
+        rows.append([f"{words:,}", upload, f"{cpu:.1f}", *sent, *got])
+    return markdown(("words", "upload", "iteration, CPU ms", "up per node", "times below dense",
+                     "down per node", "times below dense"), rows)  # fmt: skip
 
 
 # --- Tokenizer for free ---------------------------------------------------------------------------
 
-TOKENIZERS = ("word_perplexity", "word_accuracy", "tokens_per_word", "unigram_kld")
-TABLE_2_REDDIT = {
-    "wiki": ("276.5", "22.2", "1.32", "0.78"), "oracle": ("256.9", "22.5", "1.22", "0"),
-    "heavy hitters": ("274.2", "22.1", "1.30", "0.09"),
-    "sampled": ("257.7", "22.5", "1.22", "0.02"),
-}  # fmt: skip
+
+def written() -> str:
+    """What the model of Figure 3 wrote at the end: its users are public text."""
+    ran = found(CATALOGUE, CATALOGUE.entries["tokenizer-figure3"])
+    texts = ran[0][2][0].get("samples", {}).get("at the end", []) if ran else []
+    shown = ["".join(c for c in text if c.isprintable()).replace("`", "'") for text in texts]
+    return "```text\n" + "\n\n".join(" ".join(text.split()[:60]) for text in shown) + "\n```\n"
 
 
-def tokenizers() -> str:
-    heads = ("tokenizer from", "seeds", "perplexity per word", "word accuracy, %",
-             "tokens per word", "KL divergence", "paper (Reddit): perplexity", "accuracy, %",
-             "tokens per word", "KL divergence")  # fmt: skip
-    rows = [
-        [row, str(len(runs)), *(figure(runs, key) for key in TOKENIZERS), *TABLE_2_REDDIT[row]]
-        for row, runs in results("tokenizer/table2-blogs.results").items()
-    ]
-    return markdown(heads, rows)
+CATALOGUE = _catalogue.load()
 
 
-def switches() -> str:
-    """Seed 0, which every row has."""
-
-    def value(run: dict[str, Any], key: str) -> str:
-        return f"{run[key]['word_perplexity']:,.0f}" if run.get(key) else "–"
-
-    first = {row: next((run for run in runs if run["seed"] == 0), None)
-             for row, runs in results("tokenizer/figure4-blogs.results").items()}  # fmt: skip
-    rows = [[row, value(run, "before_switch"), value(run, "after_switch"),
-             f"{run['word_perplexity']:,.0f}"] for row, run in first.items() if run]  # fmt: skip
-    return markdown(("row", "before the switch", "right after", "round 240"), rows)
+def _of(name: str) -> Callable[[], str]:
+    return lambda: entry_table(CATALOGUE, name, made=False)
 
 
-# --- defences -------------------------------------------------------------------------------------
-
-
-def defences() -> str:
-    """What each costs, and what an attacker with public files then reads."""
-    runs: Results = results("audit/defences-sst2.results")
-    rows = results("audit/defences-sst2.audit-0")
-    base = {run["seed"]: run["global_accuracy"] for run in runs["none"]}
-    sizes = sorted({row["sentences"] for row in rows})
-    prior = [f"{_defences._prior(rows, size):.2f}" for size in sizes]
-    lines = [["(word frequencies alone, no upload)", "–", *prior]]
-    for setting, name in _defences.ROWS.items():
-        gaps = [run["global_accuracy"] - base[run["seed"]] for run in runs[name]]
-        about = {"attack": "span", "defence": setting, "attacker": "public files",
-                 "optimizer": "sgd"}  # fmt: skip
-        read = [_defences.found(rows, "recall_at_n", sentences=size, **about) for size in sizes]
-        cost = "–" if setting == "none" else _defences.interval(gaps)
-        lines.append([f"`{setting}`", cost, *(cell.partition(" (")[0] for cell in read)])
-    heads = ("defence", "points of accuracy", *(f"read of {size} texts" for size in sizes))
-    return markdown(heads, lines)
-
-
+# on the pages of docs/
 TABLES: dict[str, Callable[[], str]] = {
-    "bilstm": lambda: classifiers("table4-sst2", TABLE_4),
-    "encoder": lambda: classifiers("table3-sst2-minilm", TABLE_3),
+    "bilstm": _of("fedevocab-table4-sst2"),
+    "encoder": _of("fedevocab-table3-sst2"),
     "leaked": leaked,
-    "topics": lambda: vectors("text8-topics"),
-    "all text": lambda: vectors("text8-all"),
+    "topics": _of("word2vec-topics"),
+    "all text": _of("word2vec-all"),
     "neighbours": neighbours,
-    "tokenizers": tokenizers,
-    "switches": switches,
+    "tokenizers": _of("tokenizer-table2"),
+    "switches": _of("tokenizer-figure4"),
     "defences": defences,
+}
+
+# on RESULTS.md alone; those of audits are in audit_tables.py
+MORE: dict[str, Callable[[], str]] = {
+    "fedevocab-table1": data_sizes,
+    "fedevocab-table2": leaked,
+    "fedevocab-figure3": lambda: by_batch("bilstm"),
+    "fedevocab-table7": lambda: by_batch("transformer"),
+    "fedevocab-figure4": to_reach,
+    "word2vec-table1": neighbours,
+    "curve word2vec-figures1-2": lambda: learned_on_the_way("word2vec-figures1-2", "heldout_loss"),
+    "curve word2vec-figures3-4": lambda: learned_on_the_way("word2vec-figures3-4", "heldout_loss"),
+    "curve tokenizer-figure4": lambda: learned_on_the_way("tokenizer-figure4", "word_perplexity"),
+    "tokenizer-figure3": written,
+    "gensim": gensim,
+    "iterations": iterations,
+    "best round": best_round,
 }
 
 
@@ -219,9 +373,8 @@ def filled(text: str) -> str:
 def main() -> None:
     stale = [page for page in PAGES if filled(page.read_text()) != page.read_text()]
     if "--check" in sys.argv:
-        raise SystemExit(
-            f"not current, run make docs: {[str(page) for page in stale]}" * bool(stale)
-        )
+        names = [str(page) for page in stale]
+        raise SystemExit(f"not current, run make docs: {names}" if stale else 0)
     for page in stale:
         page.write_text(filled(page.read_text()))
 

@@ -189,6 +189,11 @@ def chosen_by(summary: Mapping[str, Any]) -> Figure | None:
     return next(found, None)
 
 
+def counted(count: int, what: str) -> str:
+    """1 round, 2 rounds."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def human(key: str, value: Any) -> str:
     """A figure as people read it: terminal, report and README agree."""
     if value is None:

@@ -12,6 +12,8 @@ _STEP, _MIX1, _MIX2 = (
     uint64(0xBF58476D1CE4E5B9),
     uint64(0x94D049BB133111EB),
 )
+# sums in any order, so that they vectorise; infinity and NaN stay themselves
+FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -52,7 +54,7 @@ def add_rows(total, places, values):  # type: ignore[no-untyped-def]
             row[k] += values[i, k]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def add_rows_within(table, ids, values, longest):  # type: ignore[no-untyped-def]
     """table[ids[i]] += values[i], but for rows that would be longer than `longest`, or no numbers:
     they stay.
@@ -60,19 +62,22 @@ def add_rows_within(table, ids, values, longest):  # type: ignore[no-untyped-def
     for i in range(len(ids)):
         row, square = table[ids[i]], 0.0
         for k in range(len(row)):
-            square += np.float64(row[k] + values[i, k]) ** 2
+            moved = np.float64(row[k] + values[i, k])
+            square += moved * moved
         if square <= longest * longest:  # NaN is not below anything
             for k in range(len(row)):
                 row[k] += values[i, k]
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, fastmath=FAST)
 def squared_lengths(values):  # type: ignore[no-untyped-def]
     """Of each row (n, d)."""
     squares = np.zeros(len(values), np.float64)
     for i in range(len(values)):
+        square = 0.0
         for k in range(values.shape[1]):
-            squares[i] += np.float64(values[i, k]) ** 2
+            square += np.float64(values[i, k]) * np.float64(values[i, k])
+        squares[i] = square
     return squares
 
 

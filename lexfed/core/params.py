@@ -3,7 +3,7 @@ update adds up.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -57,6 +57,12 @@ class Rows:
     def __add__(self, other: "Rows") -> "Rows":
         return union([self, other])
 
+    def exact(self) -> "Rows":
+        """The same rows, their values multiplied out."""
+        if self.scale is None:
+            return self
+        return replace(self, values=self.values.float() * self.scale, scale=None)
+
     def spread(self, like: Tensor) -> Tensor:
         """The whole table, as high as this one."""
         values = self.values if self.scale is None else self.values.to(like.dtype) * self.scale
@@ -72,7 +78,7 @@ def union(parts: Sequence[Rows]) -> Rows:
     """The union of rows, in one pass; a row that several have is their sum, and so are its
     counts.
     """
-    if len(parts) == 1 and parts[0].scale is None:
+    if len(parts) == 1:  # rounded rows stay as they are until others are added to them
         return parts[0]
     if all(part.scale is None and part.counts is None for part in parts):
         return _plain_union(parts)

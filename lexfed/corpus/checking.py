@@ -92,8 +92,10 @@ def _script(character: str) -> str:
     return unicodedata.name(character, "UNKNOWN").partition(" ")[0]
 
 
-def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
-    """Remarks on how the texts lie with the clients; `whole` is how many texts the data has."""
+def of_clients(people: Population, data: Data, whole: int, labelled: bool = True) -> Iterator[str]:
+    """Remarks on how the texts lie with the clients; `whole` is how many texts the data has,
+    `labelled` whether labels are what is learned.
+    """
     starts = people.starts[: len(people) + 1]
     sizes = np.diff(starts)
     few = int((sizes < FEW).sum())
@@ -103,9 +105,7 @@ def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
             f"{sizes.sum():,}, the median client {np.median(sizes):.0f})"
         )
     if data.limit is None and data.partition != "user" and people.train.splits is None:
-        held = (people.common_validation, people.common_test)
-        kept = len(people.train) + sum(map(len, held))
-        again = whole - people.train.blanks - kept
+        again = whole - people.train.blanks - len(people.train) - people.held_out
         if again > 0.01 * whole:
             yield (
                 f"{again:,} of {whole:,} texts are left out: they occur among the held-out texts "
@@ -121,7 +121,7 @@ def of_clients(people: Population, data: Data, whole: int) -> Iterator[str]:
             f"the {len(sizes)} users that were drawn hold {sizes.sum():,} of {whole:,} texts; "
             "raise data.clients for more"
         )
-    if people.classes > 1:
+    if labelled and people.classes > 1:
         labels, some = people.train.labels[: starts[-1]], starts[:-1][sizes > 0]
         least, most = (law.reduceat(labels, some) for law in (np.minimum, np.maximum))
         single = int((least == most).sum())

@@ -138,6 +138,7 @@ class Population:
     # client does not know it, and it is in no message
     names: tuple[str, ...] = ()
     whole: int | None = None  # texts of the data set, blank ones too; None: all that there are
+    held: int | None = None  # texts that were held out, where only some of them are scored
     here: bool = True  # the texts of all clients; in a deployment each organisation has its own
 
     def __len__(self) -> int:
@@ -147,6 +148,12 @@ class Population:
     def seen_text(self) -> Corpus:
         """What the clients that train hold between them."""
         return self.train.take(np.arange(self.starts[len(self)]))
+
+    @property
+    def held_out(self) -> int:
+        """How many texts nobody trains on, those of users who never train not counted."""
+        scored = len(self.common_validation) + len(self.common_test)
+        return scored if self.held is None else self.held
 
     def size(self, client: int) -> int:
         return int(self.starts[client + 1] - self.starts[client])
@@ -232,6 +239,7 @@ class Population:
                 self.common_validation, limit, derive(self.secret, "sample", "validation")
             ),
             common_test=stratified(self.common_test, limit, derive(self.secret, "sample", "test")),
+            held=self.held_out,
         )
 
 

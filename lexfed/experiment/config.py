@@ -262,7 +262,15 @@ def _table(table: dict[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _rename(table: dict[str, Any]) -> None:
-    """A key that lexfed 0.1 wrote under another name."""
+    """Keys that lexfed 0.1 wrote under another name."""
+    free = table.get("tokenizer_for_free")
+    if isinstance(free, dict) and free.keys() & {"heal", "heal_lr"}:
+        free.pop("heal_lr", None)
+        if free.pop("heal", 0):  # each run before had the key: where it was off, nothing is lost
+            raise ConfigError(
+                "tokenizer_for_free.heal has become teaching, which is another computation: leave "
+                "out heal and heal_lr, and set teach_words"
+            )
     privacy = table.get("privacy")
     if isinstance(privacy, dict) and "randomness" in privacy:
         source = privacy.pop("randomness")

@@ -26,6 +26,7 @@ from lexfed.corpus.loading import Columns
 from lexfed.corpus.population import Data
 from lexfed.corpus.table_files import read_file
 from lexfed.corpus.text import Corpus
+from lexfed.learning.defences import enough_words
 from lexfed.vocabulary.word import count_words, public_text
 
 Question = Literal["private", "agreed", "learned", "audit"]
@@ -180,8 +181,8 @@ lr = 5e-3
 max_length = 128        # words of a text that are read
 
 [defences]
-rotation = "shared"     # a secret turn of the vectors: the public table alone reads no upload
-whiten = true           # so that the turn costs nothing
+rotation = "shared"     # clients turn their vectors by one secret, which the server lacks
+whiten = true           # so that the rotation costs no accuracy
 {minimum}
 
 [evaluation]
@@ -315,24 +316,23 @@ def _private(seen: Seen) -> str:
     data = _data(seen, kind, clients, why, labelled=True)
     return PRIVATE.format(
         data=data, vectors=vectors, dimension=dimension, cohort=cohort,
-        minimum=_minimum(_words_of_a_client(data)),
+        minimum=_minimum(_words_of_a_client(data), enough_words(dimension)),
     )  # fmt: skip
 
 
-ENOUGH = 300  # distinct words of a client: with fewer, its upload helps to find the turn
-
-
-def _minimum(words: int) -> str:
+def _minimum(words: int, enough: int) -> str:
     """Where no client has enough words, nobody would send anything and nothing would be learned."""
-    if words >= ENOUGH:
+    if words >= enough:
         return (
-            f"minimum_words = {ENOUGH}     # who has less text sends nothing: small uploads give "
-            "the turn away"
+            f"minimum_words = {enough}     # different words; who has fewer sends nothing: such "
+            "uploads can be read"
         )
     return (
-        f"minimum_words = 0       # {NOTE}your clients have about {words} different words each. "
-        f"Uploads of\n# fewer than {ENOUGH} words give the turn away, and with minimum_words = "
-        f"{ENOUGH} nobody would send any."
+        f"minimum_words = 0       # {NOTE}your clients have about {words} different words each, "
+        f"and uploads\n# of fewer than {enough} can be read in spite of the rotation (see "
+        f"docs/defences.md). With minimum_words = {enough}\n# nobody would send anything, so it is "
+        "0: fine to try things out on one machine. Before real texts take\n# part, give each "
+        "client more text, or join small clients into one."
     )
 
 

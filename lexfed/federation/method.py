@@ -57,6 +57,8 @@ class Method:
     planned: Callable[[], Ledger] | None = None
     # why training from a state on is of no use, as far as the server itself can see; None: it is
     diverged: Callable[[ServerState], str | None] | None = None
+    # what comes next and is no round, in words, where it takes long; None: nothing of that kind
+    ahead: Callable[[ServerState], str | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.client, Mapping) or not all(

@@ -6,8 +6,8 @@ over.
     row of a new token <- mean of the rows of its pieces      [REMAP]
 
 Options beside the paper's: what the output bias becomes, whether the server optimizer's slots come
-along, whether the model is trained on the sample before users see it (`heal`), and random rows for
-comparison.
+along, whether the model learns from what the old one writes before users see it (`teach_words`,
+`language/teaching.py`), and for comparison random rows, or teaching without another tokenizer.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,14 @@ from typing import Literal
 
 import torch
 
-from lexfed.core.devices import at_home, placed
+from lexfed.core.devices import placed
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import ServerState
+from lexfed.federation.server_optimizer import AVERAGE, released
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
-from lexfed.learning.task import Local
+from lexfed.language.teaching import Lesson, Written, taught
 from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
 from lexfed.vocabulary import remap
 from lexfed.vocabulary.learned import Learned, learn
@@ -41,14 +42,20 @@ class TokenizerForFree:
     sample_words: int = 300_000  # words that are sampled from the model
     sample_length: int = 100  # tokens of a sampled text at most
     temperature: float = 1.0  # of sampling; 1: as the model has learned
+    # what the new tokenizer is learned from; same: the old one stays, and teaching is all that
+    # happens (for comparison)
+    new: Literal["sampled", "same"] = "sampled"
     kind: Kind | None = None  # of the new tokenizer; default: as the old one's
     rows: Literal["mean", "random"] = "mean"  # of tokens that are new; random: for comparison
     # of the output: of a token's pieces; as often as the sample has it; or moved until the model
     # expects it that often
     bias: Literal["mean", "unigrams", "calibrated"] = "calibrated"
     slots: Literal["remap", "reset"] = "remap"  # of the server's optimizer
-    heal: int = 0  # epochs on the sampled text before users see the model again
-    heal_lr: float = 2.0  # the learning rate of healing
+    # words that the old model writes for the new one to learn from before users see it; 0: none
+    teach_words: int = 0
+    teach_epochs: int = 2  # passes over these words
+    teach_lr: float = 4e-3  # Adam's learning rate in teaching, after a short warm-up; it falls to 0
+    teach_batch: int = 32  # windows of a step of teaching
 
     def __post_init__(self) -> None:
         if list(self.switch) != sorted(set(self.switch)) or any(place < 1 for place in self.switch):
@@ -64,8 +71,26 @@ class TokenizerForFree:
             raise ConfigError(
                 "tokenizer_for_free.sample_words, sample_length and temperature must be above 0"
             )
-        if self.heal < 0 or not self.heal_lr > 0:
-            raise ConfigError("tokenizer_for_free.heal must be at least 0 and heal_lr above 0")
+        if self.teach_words < 0:
+            raise ConfigError("tokenizer_for_free.teach_words must be at least 0")
+        if min(self.teach_epochs, self.teach_batch) < 1 or not self.teach_lr > 0:
+            raise ConfigError(
+                "tokenizer_for_free.teach_epochs, teach_batch and teach_lr must be above 0"
+            )
+        if self.teach_words and self.protocol == "from_scratch":
+            raise ConfigError(
+                "tokenizer_for_free.teach_words is for protocol = 'continue': 'from_scratch' "
+                "begins with a model that has learned nothing"
+            )
+        if self.new == "same" and (not self.teach_words or self.kind is not None):
+            raise ConfigError(
+                "tokenizer_for_free.new = 'same' keeps the tokenizer and teaches: it needs "
+                "teach_words above 0, and no kind"
+            )
+
+    @property
+    def lesson(self) -> Lesson:
+        return Lesson(self.teach_epochs, self.teach_lr, self.teach_batch)
 
     @property
     def groups(self) -> int:
@@ -76,9 +101,33 @@ class TokenizerForFree:
 def switched(
     task: LanguageTask, options: TokenizerForFree, state: ServerState, seed: Seed
 ) -> ServerState:
-    """UPDATE of Algorithm 1: a function of the model, its tokenizer and public options, of nothing
-    else.
+    """UPDATE of Algorithm 1, and teaching: a function of the model, its tokenizer and public
+    options, of nothing else.
     """
+    after = _remapped(task, options, state, seed) if options.new == "sampled" else state
+    if options.slots == "reset":
+        after = replace(after, opt_state={})
+    if not options.teach_words:
+        return after
+    here, teacher = derive(seed, "teach"), released(state.params, state.opt_state)
+    drawn, old, new = derive(here, "sample"), tokenizer_of(state), tokenizer_of(after).tokenizer
+    text = written(task, options, teacher, old, drawn, options.teach_words)
+    params = taught(task, after.params, text, new, options.lesson, here)
+    # a mean of models begins anew with the one that was taught
+    slots = {name: held for name, held in after.opt_state.items() if name != AVERAGE}
+    return replace(after, params=params, opt_state=slots)
+
+
+def told(options: TokenizerForFree) -> str:
+    """Before it begins, for who waits."""
+    done = "switching the tokenizer and teaching" if options.new == "sampled" else "teaching"
+    return f"{done}: {options.teach_words:,} words of the model's own, {options.teach_epochs} times"
+
+
+def _remapped(
+    task: LanguageTask, options: TokenizerForFree, state: ServerState, seed: Seed
+) -> ServerState:
+    """The model and the server optimizer's slots with a new tokenizer."""
     text, new = new_tokenizer(task, options, state, seed)
     pieces = remap.pieces(new.tokenizer, tokenizer_of(state).tokenizer)
     # tied models have no output rows of their own
@@ -90,14 +139,10 @@ def switched(
         params |= {name: _where(changed, fresh[name], params[name]) for name in names}
     if options.bias == "unigrams":
         params[BIAS] = _follow(params[BIAS], remap.unigram_bias(new.tokenizer, text))
-    sequences = [new.tokenizer.sequence(words) for words in text]
     if options.bias == "calibrated":
-        params[BIAS] = _calibrated(task, params, sequences[:CALIBRATION])
-    if options.heal:
-        local = Local(options.heal_lr, options.heal)
-        healed = task.fit(placed(params, task.device), sequences, local, derive(seed, "heal"))
-        params = dict(at_home(healed.params))
-    slots = remap.remap_slots(state.opt_state, names, pieces) if options.slots == "remap" else {}
+        sequences = [new.tokenizer.sequence(words) for words in text[:CALIBRATION]]
+        params[BIAS] = _calibrated(task, params, sequences)
+    slots = remap.remap_slots(state.opt_state, names, pieces)
     return replace(state.with_blob(TOKENIZER, new.to_bytes()), params=params, opt_state=slots)
 
 
@@ -106,23 +151,30 @@ def new_tokenizer(
 ) -> tuple[list[list[str]], Learned]:
     """SAMPLE and TRAINTOKENIZER: the sampled text, and the tokenizer that was learned from it."""
     old = tokenizer_of(state)
-    text = list(sampled_text(task, options, state.params, old, derive(seed, "sample")))
+    drawn = derive(seed, "sample")
+    texts = written(task, options, state.params, old, drawn, options.sample_words)
+    text = [one.words for one in texts]
     return text, learn(
         text, options.kind or old.tokenizer.kind, len(old.tokenizer.tokens), "sampled"
     )
 
 
-def sampled_text(
-    task: LanguageTask, options: TokenizerForFree, params: Params, old: Learned, seed: Seed
-) -> Iterator[list[str]]:
+def written(
+    task: LanguageTask,
+    options: TokenizerForFree,
+    params: Params,
+    old: Learned,
+    seed: Seed,
+    enough: int,
+) -> Iterator[Written]:
     """Texts that the model writes, in words, until there are enough of them."""
     tokenizer, words, part, params = old.tokenizer, 0, 0, placed(params, task.device)
-    while words < options.sample_words:
+    while words < enough:
         drawn = sample(
             task.model,
             params,
             # a token is a word at most: there may have to be another part
-            count_tokens=options.sample_words - words,
+            count_tokens=enough - words,
             length=options.sample_length,
             bos=tokenizer.bos,
             eos=tokenizer.eos,
@@ -134,7 +186,7 @@ def sampled_text(
             text = split(tokenizer.decode(ids), task.texts.lowercase, "single")
             words += max(len(text), 1)  # a model that writes nothing must not keep us for ever
             if text:
-                yield text
+                yield Written(text, len(ids) < options.sample_length)
 
 
 def _follow(bias: torch.Tensor, unigrams: torch.Tensor) -> torch.Tensor:

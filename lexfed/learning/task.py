@@ -103,6 +103,10 @@ def everything(name: str) -> float:
     return 1.0
 
 
+def steady(step: int) -> float:
+    return 1.0
+
+
 @dataclass(frozen=True)
 class Local:
     """One stage of local training."""
@@ -111,9 +115,11 @@ class Local:
     epochs: int = 1
     # times the learning rate, by parameter; 0 is frozen: no gradient at all
     rate: Callable[[str], float] = everything
+    pace: Callable[[int], float] = steady  # times the learning rate, by step from 0 on
     mu: float = 0.0  # FedProx: pull towards where training started
     steps: int | None = None  # at most so many batches an epoch
     adjustment: Tensor | None = None  # (C,) added to the logits
+    beyond: Tensor | None = None  # (n, d) rows behind the word table: looked up and never trained
 
 
 B = TypeVar("B", bound=Sized)
@@ -129,7 +135,7 @@ def train(
     """Local epochs of a classifier. Of a word table only the rows that its texts use are trained:
     the others would not move, so the result is the same to the bit.
     """
-    rows = touched_rows(task, params, examples)
+    rows = touched_rows(task, params, examples) if local.beyond is None else None
     if rows is None:
         return Trained(*_train(task, params, examples, local, seed))
     few = renumbered(examples, rows)
@@ -163,9 +169,10 @@ def _train(
     device = device_of(params)
     shift = local.adjustment if local.adjustment is not None else torch.zeros(task.classes)
     shift = shift.to(device)
+    beyond = {} if local.beyond is None else {BEYOND: local.beyond.to(device)}
 
     def loss(leaves: Params, batch: Batch, dropout: Seed) -> Tensor:
-        logits = task.model.logits(leaves, batch, dropout)
+        logits = task.model.logits({**leaves, **beyond}, batch, dropout)
         return F.cross_entropy(logits + shift, batch.labels.to(device))
 
     return descend(
@@ -198,16 +205,19 @@ def descend(
     leaves = {n: v.detach().requires_grad_(n in rates) for n, v in params.items()}
     made = _plain if options.optimizer == "sgd" else _adaptive
     walk = made(options, params, leaves, rates)
-    loss_sum, met, ahead = 0.0, 0, None  # the gradient whose step is still to be taken
+    # the gradient whose step is still to be taken, and how many were before it
+    loss_sum, met, ahead, taken = 0.0, 0, None, 0
     for number in range(local.epochs):
         here, loss_sum, met = derive(seed, "epoch", number), 0.0, 0
         for place, batch in enumerate(islice(epoch(here), local.steps)):
             if ahead is not None:
-                walk.step(ahead)
+                walk.step(ahead, local.pace(taken))
+                taken += 1
             mean, moves = gradient(leaves, batch, derive(here, "dropout", place))
             ahead = _pulled(moves, leaves, params, local.mu) if local.mu else moves
             loss_sum, met = loss_sum + mean * len(batch), met + len(batch)
-    return Moved(params) if ahead is None else walk.last(ahead), loss_sum / max(met, 1)
+    moved = Moved(params) if ahead is None else walk.last(ahead, local.pace(taken))
+    return moved, loss_sum / max(met, 1)
 
 
 def _pulled(moves: Params, leaves: Params, start: Params, mu: float) -> Params:
@@ -224,8 +234,8 @@ class _Walk:
     the tensors given are left as they are.
     """
 
-    step: Callable[[Params], None]  # by this gradient
-    last: Callable[[Params], Moved]  # the same, and where that led to
+    step: Callable[[Params, float], None]  # by this gradient, at this pace
+    last: Callable[[Params, float], Moved]  # the same, and where that led to
 
 
 def _plain(
@@ -239,20 +249,21 @@ def _plain(
         return move.add(leaves[name].detach(), alpha=decay) if decay else move
 
     @torch.no_grad()
-    def step(moves: Params) -> None:
+    def step(moves: Params, pace: float) -> None:
         for name, move in moves.items():
-            leaf, move = leaves[name], decayed(name, move)
+            leaf, move, rate = leaves[name], decayed(name, move), rates[name] * pace
             if name in ours:
-                leaf.add_(move, alpha=-rates[name])
+                leaf.add_(move, alpha=-rate)
             else:
-                leaves[name] = leaf.add(move, alpha=-rates[name]).requires_grad_()
+                leaves[name] = leaf.add(move, alpha=-rate).requires_grad_()
                 ours.add(name)
 
-    def last(moves: Params) -> Moved:
+    def last(moves: Params, pace: float) -> Moved:
         """Where it is the only step, it is the move, and nobody needs the weights yet."""
         if not ours:
-            return Moved(start, by={n: decayed(n, m) * -rates[n] for n, m in moves.items()})
-        step(moves)
+            by = {n: decayed(n, m) * (-rates[n] * pace) for n, m in moves.items()}
+            return Moved(start, by=by)
+        step(moves, pace)
         return Moved(start, {name: leaf.detach() for name, leaf in leaves.items()})
 
     return _Walk(step, last)
@@ -266,13 +277,15 @@ def _adaptive(
     kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
     optimizer = kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
 
-    def step(moves: Params) -> None:
+    def step(moves: Params, pace: float) -> None:
         for name, leaf in leaves.items():
             leaf.grad = moves.get(name)
+        for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
+            group["lr"] = rate * pace
         optimizer.step()
 
-    def last(moves: Params) -> Moved:
-        step(moves)
+    def last(moves: Params, pace: float) -> Moved:
+        step(moves, pace)
         return Moved(start, {name: leaf.detach() for name, leaf in leaves.items()})
 
     return _Walk(step, last)

@@ -101,7 +101,12 @@ def asks(options: Word2Vec) -> int:
 def server(parts: VectorParts) -> ServerProgram:
     options = parts.word2vec
     cap = options.row_cap if options.rule == "row_cap" else options.cap
-    rule = RowRule(options.rule, cap, options.reach)
+    first = 1 + (options.start is not None)  # the version that the first round makes
+
+    def rate(version: int) -> float:
+        return sum(Moment(version - first, parts.rounds, options.pace).rate(options.lr)) / 2
+
+    rule = RowRule(options.rule, cap, options.reach, rate)
 
     def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         old, tables = read_tables(Path(options.start)) if options.start else (None, {})
@@ -181,7 +186,7 @@ def updater(options: Word2Vec, rounds: int, readings: Readings) -> Updater:
 
     def update(message: Message, client: Client, state: ClientState) -> tuple[Update, Seed]:
         seed = derive(client.secret, "train", int(message.meta["step"]), int(message.meta["ask"]))
-        moment = Moment(int(message.meta["round"]), rounds)
+        moment = Moment(int(message.meta["round"]), rounds, options.pace)
         return local_update(options, readings, state, client, moment, seed), seed
 
     return update

@@ -9,11 +9,11 @@ Every client keeps its vocabulary and its embedding table E_k; only the body B i
 
 Differs from the paper: the vocabulary really is private (its code gave every client the same public
 one). A client's table has the words of its own text; with `own+public` (default), words it lacks
-are looked up in a public table that all clients of a machine share and nobody changes. The frozen
-body gets no gradient at all (in its code they piled up and entered the first joint step). With
-adaptive updating, clients are scored after an adaptive pass of their own, which is then discarded.
-By default the table learns at a tenth of the rate and there is no adaptive pass; `preset = "paper"`
-is the published algorithm.
+are looked up in a public table that all clients of a machine share and nobody changes; so are the
+words that find no room in a table of `fedevocab.size`. The frozen body gets no gradient at all (in
+its code they piled up and entered the first joint step). With adaptive updating, clients are scored
+after an adaptive pass of their own, which is then discarded. By default the table learns at a tenth
+of the rate and there is no adaptive pass; `preset = "paper"` is the published algorithm.
 """
 
 from collections.abc import Callable, Mapping
@@ -78,12 +78,18 @@ def fedevocab(parts: Parts, options: FedeVocab) -> Method:
         adjustment = task.adjustment(client)
         return Local(task.learning_rate(message), epochs, rate, adjustment=adjustment)
 
+    def learn(
+        params: Params, client: Client, state: ClientState, local: Local, seed: Seed
+    ) -> Trained:
+        reading = table.reader(state).read(client.train)
+        # `fedevocab.size` may leave words without a row of their own
+        return train(task, params, reading.examples, replace(local, beyond=reading.beyond), seed)
+
     def adapt(
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
     ) -> Params:
         local = replace(stage(client, message, 1, body=0.0), steps=options.adaptive_steps)
-        examples = table.reader(state).read(client.train).examples
-        return train(task, params, examples, local, derive(seed, "adapt")).params
+        return learn(params, client, state, local, derive(seed, "adapt")).params
 
     def update(
         params: Params, client: Client, state: ClientState, message: Message, seed: Seed
@@ -91,8 +97,7 @@ def fedevocab(parts: Parts, options: FedeVocab) -> Method:
         if options.adaptive:
             params = adapt(params, client, state, message, seed)
         local = stage(client, message, task.options.epochs, body=1.0)
-        examples = table.reader(state).read(client.train).examples
-        return train(task, params, examples, local, derive(seed, "joint"))
+        return learn(params, client, state, local, derive(seed, "joint"))
 
     return Method(
         client={

@@ -13,9 +13,9 @@ Algorithm 1 and Figure 4; "from_scratch" is Table 2, at the end of this file.
 
 Differs from the paper: pieces that occur twice in a token count twice, tokens are encoded by their
 symbols as they are (its pseudocode says `decode`, and `=`); output rows, bias and the server
-optimizer's slots are carried over too; the output bias can follow the sampled text, and the model
-can be trained on that text before users see it (`heal`): both read the sample alone and are as free
-as the switch.
+optimizer's slots are carried over too; the output bias can follow the sampled text, and the new
+model can be taught with text that the old one writes before users see it (`teach_words`): both read
+the old model alone and are as free as the switch.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ from lexfed.language.language_task import (
     language_update,
     with_tokenizer,
 )
-from lexfed.language.switching import TokenizerForFree, new_tokenizer, switched
+from lexfed.language.switching import TokenizerForFree, new_tokenizer, switched, told
 from lexfed.language.tokenizer_source import source
 from lexfed.learning.private_table import KEEPS_NOTHING
 from lexfed.learning.training import updater
@@ -81,7 +81,15 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
             tables.tokenizer, parts.people, tables.evaluation, options.switch, options.sample_words
         ),
         planned=partial(planned, parts, options),
+        ahead=partial(ahead, options),
     )
+
+
+def ahead(options: TokenizerForFree, state: ServerState) -> str | None:
+    """A switch that teaches takes minutes, and nobody is asked in them."""
+    if not options.teach_words or f"{SWITCH}{state.round}" in state.done:
+        return None
+    return told(options) if state.round in options.switch else None
 
 
 def planned(parts: LanguageParts, options: TokenizerForFree) -> Ledger:

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.models import recurrent
 from lexfed.models.model import (
     EMBEDDING,
     ENCODER,
@@ -76,18 +77,8 @@ class BiLSTMClassifier:
         ids, batch_sizes = packed.data.to(device), packed.batch_sizes
         x = dropout(embed(params, ids), self.word_dropout, generator, whole_rows=True)  # (N, d)
         x = dropout(x, self.options.dropout, generator)
-        start = x.new_zeros(2, len(batch.lengths), self.options.hidden)
-        states, _, _ = torch.lstm(
-            x,
-            batch_sizes,
-            (start, start),
-            lstm_weights(params, _LSTM, x, self.options.hidden),
-            True,
-            1,
-            0.0,
-            torch.is_grad_enabled(),  # cuDNN has no gradient of what it reads without
-            True,
-        )  # (N, 2h)
+        weights = lstm_weights(params, _LSTM, x, self.options.hidden)
+        states = recurrent.packed(x, batch_sizes, weights)  # (N, 2h)
         # (N,) which text a word is of
         text = torch.cat([torch.arange(int(n)) for n in batch_sizes]).to(device)
         lengths = batch.lengths.to(device)

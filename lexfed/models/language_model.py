@@ -154,7 +154,8 @@ def batches(windows: TokenBatch, size: int, seed: Seed) -> Iterator[TokenBatch]:
     order = torch.randperm(len(windows), generator=torch_generator(seed))
     for some in torch.split(order, size):
         lengths = windows.lengths[some]
-        yield TokenBatch(windows.ids[some, : int(lengths.max())], lengths)
+        # what is held in fewer bytes is made numbers of here
+        yield TokenBatch(windows.ids[some, : int(lengths.max())].long(), lengths)
 
 
 def pad(sequences: Sequence[Sequence[int]]) -> TokenBatch:
@@ -272,8 +273,8 @@ def _softmax(
     The gradient is written over the logits, so that (N, V) numbers never exist: less memory, and
     faster for it.
     """
-    to_hidden, to_bias = torch.empty_like(hidden), torch.zeros_like(bias)
-    to_weight = torch.empty_like(weight) if rows else weight.new_empty(0)
+    to_hidden, to_bias = torch.zeros_like(hidden), torch.zeros_like(bias)
+    to_weight = torch.empty_like(weight) if rows else weight.new_empty(0, weight.shape[1])
     losses, share = [], 1 / len(asked.targets)
     for at in range(0, len(hidden), _CHUNK):
         h = hidden[at : at + _CHUNK]
@@ -287,11 +288,33 @@ def _softmax(
         several = asked.shared[at : at + _CHUNK].to(h.device)
         z[: len(several)] *= several[:, None]
         z.view(-1).index_add_(0, cells, z.new_full(cells.shape, -1.0))
-        torch.mm(z, weight, out=to_hidden[at : at + _CHUNK])
-        if rows:
-            torch.addmm(to_weight, z.t(), h, beta=float(at > 0), alpha=share, out=to_weight)
-        to_bias += z.sum(0)
+        # the share goes with the smallest matrix
+        _flow_back(at == 0, z, h * share, weight, to_hidden[at : at + _CHUNK], to_weight, to_bias)
     return torch.cat(losses).mean(), to_hidden.mul_(share), to_weight, to_bias.mul_(share)
+
+
+def _flow_back(
+    first: bool,
+    z: Tensor,
+    h: Tensor,
+    weight: Tensor,
+    to_h: Tensor,
+    to_weight: Tensor,
+    to_bias: Tensor,
+) -> None:
+    """From the gradient z of h W' + b to those of h, W and b, added to what is there; of W, from
+    the second time on.
+    """
+    if z.device.type == "cpu" and z.dtype == torch.float32:
+        from lexfed.models.products import flow_back  # compiled
+
+        arrays = (z, h, weight.contiguous(), to_h, to_weight, to_bias)
+        flow_back(first, *(one.numpy() for one in arrays))
+        return
+    to_h.addmm_(z, weight)
+    if len(to_weight):
+        to_weight.addmm_(z.t(), h, beta=float(not first))
+    to_bias += z.sum(0)
 
 
 class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass
@@ -476,9 +499,9 @@ def _draw(
     """
     weight, bias = _output(params)
     uniform = uniform.to(hidden.device)
-    z = torch.addmm(bias, hidden, weight.t()) / temperature  # (R, V)
+    z = torch.addmm(bias, hidden, weight.t()).div_(temperature)  # (R, V)
     z[:, bos] = -torch.inf
-    cumulative = torch.softmax(z, 1).cumsum(1)
+    cumulative = torch.softmax(z, 1, out=z).cumsum_(1)
     # rounding makes the whole not quite 1; uniform is below 1, so this is below the whole, and no
     # token of chance 0 is met
     drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)

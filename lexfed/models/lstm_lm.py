@@ -19,6 +19,7 @@ from torch import Tensor
 
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
+from lexfed.models import recurrent
 from lexfed.models.language_model import (
     BIAS,
     EMBEDDING,
@@ -30,10 +31,9 @@ from lexfed.models.language_model import (
     next_token_loss,
 )
 from lexfed.models.model import dropout, lstm_weights
+from lexfed.models.recurrent import State
 
 _STRETCH = 64  # columns of a long sequence that are read at once
-
-State = tuple[Tensor, Tensor]  # h and c, (L, B, d) each
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,8 @@ class LstmLanguageModel:
         weights = lstm_weights(params, self._names(), x, self.options.width)
         # padded, not packed: padding comes last, so nothing real is read after it, and packing is
         # no faster
-        states, h, c = torch.lstm(
-            x, state, weights, True, self.options.layers, 0.0, True, False, True
-        )
-        return dropout(states, self.options.dropout, generator), (h, c)
+        states, after = recurrent.layered(x, state, weights)
+        return dropout(states, self.options.dropout, generator), after
 
     def _empty(self, params: Params, rows: int) -> State:
         zeros = params[EMBEDDING].new_zeros(self.options.layers, rows, self.options.width)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, uint64
 
-from lexfed.core.kernels import mix
+from lexfed.core.kernels import FAST, mix
 
 INPUT, OUTPUT = "input", "output"
 Ints = npt.NDArray[np.int32]
@@ -23,8 +23,6 @@ Offsets = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 _STEP = uint64(0x9E3779B97F4A7C15)
-# sums in any order, so that they vectorise; infinity and NaN stay themselves
-FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -106,21 +104,70 @@ def windows(starts, window, seed):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, inline="always")
-def _dot(v, u):  # type: ignore[no-untyped-def]
-    dot = np.float32(0)
-    for k in range(len(v)):
-        dot += v[k] * u[k]
-    return dot
+def _scores(v, table, rows, n, scores):  # type: ignore[no-untyped-def]
+    """v . u of the first n rows, four at a time: v is then read once for all four."""
+    whole = n // 4 * 4
+    for t in range(0, whole, 4):
+        a, b, c, d = table[rows[t]], table[rows[t + 1]], table[rows[t + 2]], table[rows[t + 3]]
+        w, x, y, z = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+        for k in range(len(v)):
+            w += v[k] * a[k]
+            x += v[k] * b[k]
+            y += v[k] * c[k]
+            z += v[k] * d[k]
+        scores[t], scores[t + 1], scores[t + 2], scores[t + 3] = w, x, y, z
+    for t in range(whole, n):
+        u, dot = table[rows[t]], np.float32(0)
+        for k in range(len(v)):
+            dot += v[k] * u[k]
+        scores[t] = dot
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, inline="always")
-def _move(v, u, step, g):  # type: ignore[no-untyped-def]
-    """A pair's gradient, g times each other: the context's row at once, the centre's when all its
-    pairs were met.
+def _move(v, table, rows, n, g, step):  # type: ignore[no-untyped-def]
+    """Gradients of n pairs, g times each other: the rows at once, the centre's own when all were
+    met. Two rows at a time, but for a row and itself.
     """
-    for k in range(len(v)):
-        step[k] += g * u[k]
-        u[k] += g * v[k]
+    t = 0
+    while t < n:
+        a = table[rows[t]]
+        if t + 1 < n and rows[t] != rows[t + 1]:
+            b, g_a, g_b = table[rows[t + 1]], g[t], g[t + 1]
+            for k in range(len(v)):
+                step[k] += g_a * a[k] + g_b * b[k]
+                a[k] += g_a * v[k]
+                b[k] += g_b * v[k]
+            t += 2
+        else:
+            g_a = g[t]
+            for k in range(len(v)):
+                step[k] += g_a * a[k]
+                a[k] += g_a * v[k]
+            t += 1
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _meet(i, words, low, high, negatives, rows, counts):  # type: ignore[no-untyped-def]
+    """The output rows of position i's contexts and negatives. A negative of a centre with six
+    contexts moves its row as six pairs would.
+    """
+    contexts = high[i] - low[i] - 1
+    for t in range(contexts):
+        rows[t] = words[low[i] + t + (low[i] + t >= i)]  # all but the centre itself
+        counts[rows[t]] += 1
+    for q in range(negatives.shape[1]):
+        rows[contexts + q] = negatives[i, q]
+        counts[negatives[i, q]] += contexts
+
+
+@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+def _pull(scores, contexts, pairs, lr, times):  # type: ignore[no-untyped-def]
+    """In place, how far each pair moves: towards a context, away from a negative."""
+    one = np.float32(1)
+    for t in range(contexts):
+        scores[t] = lr / (one + np.exp(scores[t]))  # lr * (1 - s(v . u))
+    for t in range(contexts, pairs):
+        scores[t] = -lr * times / (one + np.exp(-scores[t]))
 
 
 @njit(nogil=True, cache=True, fastmath=FAST)
@@ -129,40 +176,33 @@ def sgd_pass(v_table, u_table, text, windows, negatives, weight, rates, counts):
 
     Tables hold gathered rows. `text` is the centres and the words, as places in the two; `windows`
     where contexts begin and end; `rates` the learning rate at the beginning and at the end.
-    `weight` is what one drawn negative counts for. Counts are of pairs: a negative drawn for a
-    centre with six contexts moves its row as six pairs would.
+    `weight` is what one drawn negative counts for. Counts are of pairs. The pairs of a centre are
+    scored first, and then move their rows: contexts, then negatives.
     """
     centres, words = text
     low, high = windows
     v_counts, u_counts = counts
-    step, n = np.empty(v_table.shape[1], np.float32), len(centres)
-    one, loss, met = np.float32(1), 0.0, 0
+    n, drawn = len(centres), negatives.shape[1]
+    most = drawn + (np.max(high - low) if n else 0)
+    rows, scores = np.empty(most, np.int32), np.empty(most, np.float32)
+    step, loss, met = np.empty(v_table.shape[1], np.float32), 0.0, 0
     for i in range(n):
         contexts = high[i] - low[i] - 1
         if contexts <= 0:
             continue
+        pairs, times = contexts + drawn, np.float32(weight * contexts)
         lr, v = np.float32(rates[0] + (rates[1] - rates[0]) * i / n), v_table[centres[i]]
-        v_counts[centres[i]] += contexts
-        step[:] = 0
-        for j in range(low[i], high[i]):
-            if j == i:
-                continue
-            u = u_table[words[j]]
-            u_counts[words[j]] += 1
-            dot = _dot(v, u)
-            if i % 16 == 0:
-                loss += softplus(-dot)
-            _move(v, u, step, lr / (one + np.exp(dot)))  # lr * (1 - s(dot))
-        for q in range(negatives.shape[1]):
-            u = u_table[negatives[i, q]]
-            u_counts[negatives[i, q]] += contexts
-            dot = _dot(v, u)
-            if i % 16 == 0:
-                loss += weight * contexts * softplus(dot)
-            _move(v, u, step, -lr * np.float32(weight * contexts) / (one + np.exp(-dot)))
-        v += step
+        _meet(i, words, low, high, negatives, rows, u_counts)
+        _scores(v, u_table, rows, pairs, scores)
         if i % 16 == 0:
+            for t in range(pairs):
+                loss += softplus(-scores[t]) if t < contexts else times * softplus(scores[t])
             met += contexts
+        _pull(scores, contexts, pairs, lr, times)
+        step[:] = 0
+        _move(v, u_table, rows, pairs, scores, step)
+        v += step
+        v_counts[centres[i]] += contexts
     return loss, met
 
 

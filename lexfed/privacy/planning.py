@@ -51,9 +51,17 @@ class Plan:
         return (
             f"epsilon {self.epsilon:g} at delta {self.delta:g} over {self.rounds:,} rounds, "
             f"{self.population:,} users, clip {self.clip:g}, {self.parameters:,} parameters.\n"
-            "z: the noise's deviation on the sum, in clips. Then its deviation on each number of "
-            "the mean\nupdate, and the length of all of it against the longest update that may be "
-            "sent.\n"
+        )
+
+    @property
+    def hint(self) -> str:
+        return (
+            "\nz: how much noise the promise takes; it is what privacy.noise is set to "
+            "(privacy.epsilon finds it by itself).\n"
+            "on each number: how far the noise moves one number of the mean update.\n"
+            "against the longest update: all noise of a round beside the longest update (the "
+            "clip). Far above 1, a round\nis mostly noise: larger cohorts, more users, fewer "
+            "parameters or a larger epsilon bring it down."
         )
 
     @property

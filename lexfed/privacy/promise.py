@@ -22,6 +22,11 @@ from lexfed.privacy.mechanism import UNPAID, WITHOUT_NOISE, Account, Mechanism, 
 Sampling = Literal["fixed", "poisson", "everyone"]
 Secrets = Literal["seed", "system"]
 
+NOTHING = (
+    "Nothing is promised to those whose texts the model is trained on: it is trained without "
+    "noise, and may give away what they wrote. The key privacy.epsilon asks for a promise "
+    "(differential privacy); `lexfed privacy plan` says what noise it takes."
+)
 ADVERSARY: dict[Against, str] = {
     "public": "who sees the released models; the server is trusted with each clipped update",
     "everybody": "everybody, the server included",

@@ -1,13 +1,15 @@
 """The page of one run."""
 
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lexfed.core.figures import LABELS, client_name, human, shown
+from lexfed.core.figures import LABELS, client_name, counted, human, shown
 from lexfed.core.files import write_atomically
 from lexfed.privacy.accounting import from_json
+from lexfed.privacy.promise import NOTHING
 from lexfed.records.rundir import RunDir
 from lexfed.report import frame, run_charts
 from lexfed.report.frame import Tab, code, heading, paragraph, table
@@ -24,14 +26,15 @@ def write(run: RunDir, path: Path | None = None) -> Path:
 
 def page(run: RunDir) -> str:
     summary, records = run.so_far(), run.records()
+    # as it was written: the method may be gone
+    settings = tomllib.loads(run.config_file.read_text(encoding="utf-8"))
+    drawn = run_charts.curves(records, settings.get("evaluation", {}).get("clients"))
     tabs = (
-        Tab(
-            "Results", frame.figures(run_charts.curves(records)) + _switch(summary) + _all(summary)
-        ),
+        Tab("Results", frame.figures(drawn) + _switch(summary) + _all(summary)),
         Tab("Clients", _clients(summary)),
         Tab("Words", _words(summary, run.artifacts)),
         Tab("Texts it writes", _samples(summary)),
-        Tab("Privacy", _privacy(summary)),
+        Tab("Privacy", _privacy(summary, settings.get("privacy", {}))),
         Tab("Configuration", _configuration(run)),
     )
     lead = paragraph(_headline(summary)) + frame.cards(
@@ -45,7 +48,9 @@ def page(run: RunDir) -> str:
 def _headline(summary: Summary) -> str:
     clients, rounds, state = (summary[key] for key in ("clients", "rounds", "stopped"))
     ended = f"; {state}" if str(state).startswith("unfinished") else ""
-    return f"{clients} clients, {rounds} rounds, seed {summary['seed']}{ended}"
+    return (
+        f"{counted(clients, 'client')}, {counted(rounds, 'round')}, seed {summary['seed']}{ended}"
+    )
 
 
 def _all(summary: Summary) -> str:
@@ -170,9 +175,10 @@ def _samples(summary: Summary) -> str:
 # --- privacy -------------------------------------------------------------------------------------
 
 
-def _privacy(summary: Summary) -> str:
+def _privacy(summary: Summary, settings: Mapping[str, Any]) -> str:
     if not summary.get("privacy"):
-        return ""
+        # what a run will have promised is said when it has ended
+        return paragraph(NOTHING) if settings.get("placement", "none") == "none" else ""
     promise = summary.get("promise") or {}
     notes = "".join(
         f"<li>{frame.escape(f'It holds if {note}.')}</li>" for note in promise.get("notes", ())

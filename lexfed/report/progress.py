@@ -25,20 +25,32 @@ class Scoring:
         return f"scoring {self.clients:,} clients" if self.clients else "scoring"
 
 
-Events = Iterator[Record | Scoring]
+@dataclass(frozen=True)
+class Ahead:
+    """Work of the server's own that begins now and takes longer than a round."""
+
+    round: int
+    work: str
 
 
-def show(events: Events, rounds: int, done: int, console: Console, clients: int = 0) -> None:
-    """Consume what a run tells. `done` rounds were there before; `clients` are scored at the
-    end.
+Events = Iterator[Record | Scoring | Ahead]
+
+
+def show(
+    events: Events, rounds: int, done: int, console: Console, clients: int = 0, sent: int = 0
+) -> None:
+    """Consume what a run tells. `done` rounds were there before, in which so much was `sent`;
+    `clients` are scored at the end.
     """
     if console.is_terminal:
-        _show_bar(events, rounds, done, console, clients)
+        _show_bar(events, rounds, done, console, clients, sent)
     else:
-        _show_lines(events, rounds, console, clients)
+        _show_lines(events, rounds, console, clients, sent)
 
 
-def _show_bar(events: Events, rounds: int, done: int, console: Console, clients: int) -> None:
+def _show_bar(
+    events: Events, rounds: int, done: int, console: Console, clients: int, sent: int
+) -> None:
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -49,10 +61,13 @@ def _show_bar(events: Events, rounds: int, done: int, console: Console, clients:
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=rounds, completed=done, figures="starting", left="")
-        pace, sent, scores = Pace(clients=clients), 0, dict[str, Any]()
+        pace, scores = Pace(clients=clients), dict[str, Any]()
         for record in events:
             if isinstance(record, Scoring):
                 progress.update(task, figures=str(record), left=pace.scoring(record))
+                continue
+            if isinstance(record, Ahead):
+                progress.update(task, figures=record.work, left="")
                 continue
             sent += record["bytes_up"] + record["bytes_down"]
             scores |= record["metrics"]
@@ -65,9 +80,13 @@ def _show_bar(events: Events, rounds: int, done: int, console: Console, clients:
             )
 
 
-def _show_lines(events: Events, rounds: int, console: Console, clients: int) -> None:
-    pace, sent = Pace(clients=clients), 0
+def _show_lines(events: Events, rounds: int, console: Console, clients: int, sent: int) -> None:
+    pace = Pace(clients=clients)
     for record in events:
+        if isinstance(record, Ahead):
+            line = f"round {record.round}/{rounds}  {record.work}"
+            console.print(line, soft_wrap=True, highlight=False)
+            continue
         if isinstance(record, Scoring):
             if record.last:
                 line = f"round {record.round}/{rounds}  {record}  {pace.scoring(record)}"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import safe_open
 
-from lexfed.core.figures import client_name, curve_of
+from lexfed.core.figures import ON_THE_WAY, client_name, counted, curve_of
 from lexfed.records.rundir import Record
 from lexfed.report import charts
 from lexfed.report.charts import Points
@@ -57,15 +57,15 @@ CURVES: Sequence[tuple[str, str, float, str, Sequence[tuple[str, str]]]] = (
 )
 
 
-def curves(records: Sequence[Record]) -> Iterator[Chart]:
-    """Scores first, then the loss of training, then bytes."""
+def curves(records: Sequence[Record], few: int | None = None) -> Iterator[Chart]:
+    """Scores first, then the loss of training, then bytes. `few`: the clients of a curve."""
     scored = [record for record in records if record["metrics"]]
     met = {key for record in scored for key in record["metrics"]}
     for title, unit, factor, reads, lines in CURVES:
         if lines[0][0] in met:
             series = {name: _curve(scored, key, factor) for key, name in lines}
             log = unit == "perplexity" and _is_wide(series)
-            yield charts.lines(title, reads, series, unit, log=log)
+            yield charts.lines(title, f"{reads}{_of_whom(scored, few)}", series, unit, log=log)
     if loss := [(r["round"], r["loss"]) for r in records if r["loss"] is not None]:
         reads = "What clients minimise on their own text; it should fall, then level off."
         yield charts.lines("Training loss by round", reads, {"training loss": loss}, "loss")
@@ -73,6 +73,18 @@ def curves(records: Sequence[Record]) -> Iterator[Chart]:
         reads = "All that training has sent so far; the steeper, the dearer a round (evaluation is "
         reads += "not counted)."
         yield charts.lines("Sent so far", reads, _traffic(records), "MB")
+
+
+def _of_whom(scored: Sequence[Record], few: int | None) -> str:
+    """Said where a curve is of fewer clients than the figures beside it."""
+    last = scored[-1]["metrics"]
+    everyone = last.get("scored_clients") or 0
+    if few is None or ON_THE_WAY not in last or few >= everyone:
+        return ""
+    return (
+        f" Curves are of {counted(few, 'client')} (evaluation.clients), the same throughout; the "
+        f"figures above are of {everyone:,}."
+    )
 
 
 def _curve(scored: Sequence[Record], key: str, factor: float) -> Points:

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lexfed.core.errors import ConfigError
-from lexfed.report.progress import Events, Scoring
+from lexfed.report.progress import Ahead, Events, Scoring
 
 
 def require() -> None:
@@ -18,7 +18,7 @@ def with_events(records: Events, folder: Path) -> Events:
 
     with SummaryWriter(str(folder)) as writer:
         for record in records:
-            if isinstance(record, Scoring):
+            if isinstance(record, Scoring | Ahead):
                 yield record
                 continue
             figures = {

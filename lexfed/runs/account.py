@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lexfed.core.errors import ConfigError
+from lexfed.core.figures import counted
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
@@ -45,7 +46,7 @@ def of(path: Path, settings: Sequence[str] = ()) -> Account:
         raise ConfigError(f"{path} is not a run directory (no config.toml)")
     state = checkpoint.load(directory.checkpoint).state
     directory.check_ledger(state)
-    title = f"{path}, after {state.round} rounds"
+    title = f"{path}, after {counted(state.round, 'round')}"
     return _of(assemble(directory.config()), (state.ledger, state.forks), title)
 
 

@@ -18,7 +18,8 @@ def before(assembly: Assembly) -> Iterator[str]:
     people = assembly.population
     whole = len(people.train.texts) if people.whole is None else people.whole
     yield from checking.of_blanks(people.train)
-    yield from checking.of_clients(people, assembly.config.data, whole)
+    config = assembly.config
+    yield from checking.of_clients(people, config.data, whole, labelled=config.entry.kind.labels)
     yield from _of_silent(assembly)
     some = list(_first(people.seen_text))
     yield from checking.of_scripts(some)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from lexfed.core import devices
 from lexfed.core.errors import CheckpointError, ConfigError, DivergedError, WorkerDied
-from lexfed.core.figures import human
+from lexfed.core.figures import counted, human
 from lexfed.core.importing import SCRIPT
 from lexfed.corpus.population import Population
 from lexfed.experiment import config
@@ -291,11 +291,11 @@ def _run(run: Run, manner: Manner) -> RunDir:
     settings, people, method = run.assembly.config, run.assembly.population, run.assembly.method
     done = run.start.state.round if run.start else 0
     console.print(
-        f"{run.assembly.entry.name} on {settings.data.name}: {len(people)} clients, "
-        + (f"{len(people.seen_text):,} texts, " if people.here else "each with its own texts, ")
-        + f"{method.rounds} rounds"
+        f"{run.assembly.entry.name} on {settings.data.name}: {counted(len(people), 'client')}, "
+        + (f"{_texts(people)}, " if people.here else "each with its own texts, ")
+        + counted(method.rounds, "round")
         + (f", {done} done" if done else "")
-        + (f", on {run.assembly.device}" if run.assembly.device != devices.CPU else ""),
+        + _where(run.assembly.device, manner),
         highlight=False,
         soft_wrap=True,
     )
@@ -303,9 +303,12 @@ def _run(run: Run, manner: Manner) -> RunDir:
     for hint in hints.before(run.assembly) if told else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
-        scored = scored_clients(run.assembly)
+        scored, sent = scored_clients(run.assembly), _sent(run.directory, done)
+        if manner.ray is not None:  # it takes seconds in which nothing else is said
+            doing = "starting Ray" if manner.ray == "local" else f"reaching Ray at {manner.ray}"
+            console.print(f"{doing} ...", highlight=False, soft_wrap=True, markup=False)
         with _watched(run, manner, console):
-            progress.show(_records(run, manner), method.rounds, done, console, scored)
+            progress.show(_records(run, manner), method.rounds, done, console, scored, sent)
     except KeyboardInterrupt:
         words = ["lexfed", "run", str(run.directory.path), "--resume"]
         words += ["--record-wire", str(manner.record_wire)] if manner.record_wire else []
@@ -318,6 +321,23 @@ def _run(run: Run, manner: Manner) -> RunDir:
     page.write(run.directory)
     _refuse_diverged(run.directory)
     return run.directory
+
+
+def _texts(people: Population) -> str:
+    """How many train, and how many only score: also those of users who never train."""
+    train = len(people.seen_text)
+    held = people.held_out + len(people.train) - train
+    return f"{train:,} texts to train on, {held:,} held out"
+
+
+def _where(device: torch.device, manner: Manner) -> str:
+    """Said where it is not the usual place, or was not chosen by the user."""
+    return f", on {device}" if device != devices.CPU or manner.device == "auto" else ""
+
+
+def _sent(directory: RunDir, done: int) -> int:
+    before = (record for record in directory.records() if record["round"] <= done)
+    return sum(record["bytes_up"] + record["bytes_down"] for record in before)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from lexfed.privacy.accounting import to_json
 from lexfed.records import checkpoint
 from lexfed.records.checkpoint import Checkpoint
 from lexfed.records.rundir import RunDir
-from lexfed.report.progress import Events, Scoring
+from lexfed.report.progress import Ahead, Events, Scoring
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.ray_cluster import ray_cluster
@@ -148,6 +148,7 @@ class Server:
         books, federation = self._books(), without_figures(self.federation)
         asked = books.watched(federation) if books is not None else federation
         server = self.run.assembly.method.server(asked, secret, self.state)
+        yield from self._ahead()
         started = time.perf_counter()
         for after in _until_it_ends(server, self.state):
             if books is not None and isinstance(after, ServerState):
@@ -159,9 +160,15 @@ class Server:
             if self._keep(good):
                 yield from self._record()
                 self.tally.reset()
+            yield from self._ahead()
             started = time.perf_counter()
         if books is not None:
             books.check()
+
+    def _ahead(self) -> Iterator[Ahead]:
+        ahead = self.run.assembly.method.ahead
+        if ahead is not None and (work := ahead(self.state)) is not None:
+            yield Ahead(self.state.round, work)
 
     def _books(self) -> Books | None:
         """Where something is promised: what the method asks for, it pays."""

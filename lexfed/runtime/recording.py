@@ -10,6 +10,7 @@ It holds what nobody else should read (words, updates), so its owner alone may.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from lexfed.federation import Federation, Requests, Sum, tapped
 from lexfed.wire import ClientId, Direction, Message, Verb, encode, pack, size
 
 ARRAYS = "arrays.safetensors"
+HALF = re.compile(r"\.\d{6}-\d{2}-.+-\d{8}-(up|down)\.\d+")  # a folder that is being filled
 ABOUT = "about.json"  # method, data, and the fingerprint of the configuration
 
 
@@ -29,9 +31,13 @@ class Recorder:
     folder: Path
 
     def begin(self, about: Mapping[str, str]) -> None:
-        """Make the folder, and say of which format it is, and what it was recorded with."""
+        """Make the folder, and say of which format it is, and what it was recorded with. Messages
+        that a killed process had begun to write are taken away.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(OWNERS_FOLDER)
+        for half in filter(HALF.fullmatch, os.listdir(self.folder)):
+            shutil.rmtree(self.folder / half)
         formats.mark(self.folder, "recorded wire", formats.WIRE, OWNER_ONLY)
         text = json.dumps(dict(about), indent=2) + "\n"
         write_atomically(self.folder / ABOUT, text.encode(), OWNER_ONLY)

@@ -38,7 +38,7 @@ PLAIN_TORCH = """\
 ```python
 from load import load  # load.py needs torch and safetensors, nothing else
 
-logits = load()("a text")
+logits = load()("a text")  # one a class, in the order of "labels" in model.json
 ```
 """
 

@@ -46,6 +46,7 @@ class Content:
     what: str  # in a sentence or two
     use: str  # how it is opened
     private: bool = False  # it is a client's own: for its owner alone
+    told: str = ""  # `what`, to who asked: with the client's name, which is not for a card
 
 
 def export(path: Path, to: Path, client: Who | None = None, site: Path | None = None) -> Content:
@@ -101,10 +102,14 @@ def _classifier(directory: RunDir, folder: Path, who: Who | None, site: Path | N
         if client is None and evaluator.split.private(model.params):
             return _body(run, folder)
         use = classifier_files.write(folder, evaluator.task, model, run.people.labels)
-    what = f"A classifier: {whose(run, evaluator, client, model).split(' (for')[0]}."
+    what, told = (
+        f"A classifier: {whose(run, evaluator, client, model, called).split(' (for')[0]}."
+        for called in ("", run.called(client))
+    )
     if client is None or model.everybodys:
-        return Content(what, use)
-    return Content(f"{what} {_own(run, evaluator, client)}", use, private=True)
+        return Content(what, use, told=told)
+    own = _own(run, evaluator, client)
+    return Content(f"{what} {own}", use, private=True, told=f"{told} {own}")
 
 
 def _own(run: Opened, evaluator: Evaluator, client: int) -> str:

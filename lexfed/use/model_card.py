@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from lexfed import __version__
-from lexfed.core.figures import LABELS, human, shown
+from lexfed.core.figures import LABELS, counted, human, shown
 from lexfed.corpus.catalogue import CATALOGUE
 from lexfed.experiment import config as configuration
 from lexfed.experiment import reads, toml
@@ -88,7 +88,7 @@ def _method(config: Config, summary: Mapping[str, Any]) -> str:
     """The first paragraph of the method's own file."""
     words = sys.modules[config.entry.build.__module__].__doc__ or ""
     paper = " ".join(words.strip().split("\n\n")[0].split())
-    size = f"{summary['clients']:,} clients, {summary['rounds']:,} rounds"
+    size = f"{counted(summary['clients'], 'client')}, {counted(summary['rounds'], 'round')}"
     return f"`{config.entry.name}`: {paper}\n\n{size}; made with lexfed {__version__}."
 
 

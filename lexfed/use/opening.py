@@ -88,6 +88,11 @@ class Opened:
         close = f"; {nearest(word, names)}" if names else ""
         raise ConfigError(f"there is no client {who}: they are numbered {self.numbers()}{close}")
 
+    def called(self, client: int | None) -> str:
+        """The name that the data has for it, as it stands behind its number."""
+        names = self.people.names
+        return f" ({names[client]})" if names and client is not None else ""
+
     def newcomer(self) -> tuple[Client, ClientState]:
         """Somebody who never took part, and has no texts."""
         real = self.assembly.config.secrets == "system"

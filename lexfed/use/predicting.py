@@ -78,9 +78,8 @@ def predicted(
         logits = logits_with(evaluator, model, texts)
         if at_home and client is not None:
             logits += evaluator.task.adjustment(run.client(client)[0])
-    names = run.people.names
-    called = f" ({names[client]})" if names and client is not None else ""
-    return Predictions(run.people.labels, logits, whose(run, evaluator, client, model, called))
+    said = whose(run, evaluator, client, model, run.called(client))
+    return Predictions(run.people.labels, logits, said)
 
 
 def check(directory: RunDir, client: Who | None, at_home: bool, site: Path | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from lexfed.core.errors import ConfigError
 from lexfed.wire import Precision
 
-Rule = Literal["add_rare", "mean", "row_mean", "row_cap", "row_adagrad"]
+Rule = Literal["in_turn", "add_rare", "mean", "row_mean", "row_cap", "row_adagrad"]
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,23 @@ class Word2Vec:
     mode: Literal["fedavg", "fedsgd"] = "fedavg"
     lr: float = 0.025  # of one pair; falls to a hundredth over the rounds
     epochs: float = 1.0  # fedavg: passes over each organisation's text, over all rounds together
-    # fedavg: each negative that is drawn serves about this many times in its round: fewer rows are
-    # touched
+    # after a share s of the rounds, s to this power of all training is done: above 1 the first
+    # rounds are short, when much changes, and the last ones long
+    pace: float = 1.0
+    # fedavg: each negative that is drawn serves this many times, for neighbouring centres: fewer
+    # rows are touched
     reuse: int = 4
     batch: int = 2048  # fedsgd: pairs
     shared: int = 64  # fedsgd: negatives that a batch shares
     steps: int = 100  # fedsgd: iterations a round
-    # how the server moves a row: add_rare adds what organisations say of rare words and averages
-    # frequent ones, row_mean averages over those that moved it, mean over all (the paper's); for
-    # fedsgd row_cap, row_adagrad or mean
+    # how the server moves a row: in_turn as if organisations had trained one after the other, each
+    # direction as far as its steepness allows; add_rare adds what they say of rare words and
+    # averages frequent ones, row_mean averages over those that moved it, mean over all (the
+    # paper's); for fedsgd row_cap, row_adagrad or mean
     rule: Rule = "add_rare"
     cap: float = 200.0  # add_rare: a row that more pairs moved is no longer rare
-    # add_rare: a row moves at most so many times as far as the organisations moved it (root mean
-    # square): that keeps training stable at any number of them
+    # in_turn, add_rare: a row moves at most so many times as far as the organisations moved it
+    # (root mean square): that keeps training stable at any number of them
     reach: float = 4.0
     # pairs that moved a row count for so many at most; who claims more is not heard
     most_pairs: int = 1_000_000
@@ -61,13 +65,14 @@ class Word2Vec:
                 "heldout_pairs, most_pairs: at least 1"
             )
         if (
-            not min(self.lr, self.epochs, self.cap, self.reach, self.row_cap) > 0
+            not min(self.lr, self.epochs, self.pace, self.cap, self.reach, self.row_cap) > 0
             or self.subsample < 0
         ):
             raise ConfigError(
-                "word2vec: lr, epochs, cap, reach and row_cap must be above 0, subsample at least 0"
+                "word2vec: lr, epochs, pace, cap, reach and row_cap must be above 0, subsample at "
+                "least 0"
             )
-        if self.mode == "fedsgd" and self.rule in ("add_rare", "row_mean"):
+        if self.mode == "fedsgd" and self.rule in ("in_turn", "add_rare", "row_mean"):
             raise ConfigError(
                 f"word2vec.rule = '{self.rule}' is for local passes (a batch moves a row by all "
                 "its pairs at once); "

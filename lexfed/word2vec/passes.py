@@ -22,6 +22,8 @@ from lexfed.word2vec.replica import PUBLIC, Readings
 
 Counts = npt.NDArray[np.int64]
 
+NEAR = 128  # centres in a row that share negatives
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -29,20 +31,24 @@ class Moment:
 
     round: int
     rounds: int
+    pace: float = 1.0  # of `Word2Vec`
+
+    @property
+    def done(self) -> tuple[float, float]:
+        """The share of all training at the beginning and at the end of the round."""
+        first, last = (number / self.rounds for number in (self.round, self.round + 1))
+        return first**self.pace, last**self.pace
 
     def rate(self, lr: float) -> tuple[float, float]:
         """At the beginning and at the end of the round."""
-        return tuple(
-            lr * max(0.01, 1 - done / self.rounds) for done in (self.round, self.round + 1)
-        )  # type: ignore[return-value]
+        first, last = (lr * max(0.01, 1 - done) for done in self.done)
+        return first, last
 
 
 def stretch(text: Text, epochs: float, moment: Moment, secret: Seed) -> Text:
     """This round's share of the text. Each pass goes through its pieces in an order of its own."""
     count = len(text.starts) - 1
-    first, last = (
-        round(count * epochs * done / moment.rounds) for done in (moment.round, moment.round + 1)
-    )
+    first, last = (round(count * epochs * done) for done in moment.done)
     numbers: list[int] = []
     while first < last:
         epoch, place = divmod(first, count)
@@ -97,6 +103,17 @@ def _places(size: int, *arrays: Ints) -> tuple[Ints, list[Ints]]:
     return ids, [place[array] for array in arrays]
 
 
+def draw_negatives(unigrams: Unigrams, centres: int, options: Word2Vec, seed: Seed) -> Ints:
+    """Of each centre, (n, K). Those of some centres in a row are drawn together and serve in turn,
+    `reuse` times each: their rows are still in the processor's cache when they are met again.
+    """
+    each = NEAR * options.negatives
+    drawn = max(options.negatives, -(-each // options.reuse))
+    shape = -(-centres // NEAR), drawn
+    few: Ints = skipgram.draw(unigrams.table, shape, _number(seed, "negatives"))
+    return few[:, np.arange(each) % drawn].reshape(-1, options.negatives)[:centres]
+
+
 def local_pass(
     tables: Mapping[str, Floats],
     text: Text,
@@ -108,9 +125,7 @@ def local_pass(
     """SGD over a stretch of text; how the touched rows moved."""
     tokens, starts = skipgram.thin(text.tokens, text.starts, unigrams.keep, _number(seed, "thin"))
     low, high = skipgram.windows(starts, options.window, _number(seed, "windows"))
-    size = max(1, len(tokens) * options.negatives // options.reuse)
-    pool = skipgram.draw(unigrams.table, (size,), _number(seed, "pool"))
-    negatives = skipgram.draw(pool, (len(tokens), options.negatives), _number(seed, "negatives"))
+    negatives = draw_negatives(unigrams, len(tokens), options, seed)
     rows = gather(tables, tokens, tokens, negatives)
     v_counts, u_counts = np.zeros(len(rows.v_ids), np.int64), np.zeros(len(rows.u_ids), np.int64)
     text_places, windows = (rows.centres, rows.words), (low, high)

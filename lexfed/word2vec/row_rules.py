@@ -5,7 +5,8 @@ The frequencies of words are Zipfian. To average divides a word that one organis
 by the number of organisations; to add multiplies the step of a frequent word by it, which diverges.
 `add_rare` adds what is rare and averages what is frequent: delta_row = sum_k delta_k,row /
 clip(count_row / cap, 1, nodes that moved the row), and is at most `reach` times as long as the root
-mean square of the nodes' own steps.
+mean square of the nodes' own steps. `in_turn` asks the same question of each direction by itself
+(`in_turn.py`), and is held within the same reach.
 
 Why `reach`: a node's pass stops of itself. Where the loss is steep its row slows down within some
 dozens of pairs, so a step is at most as far as that node wants to go. A sum does not stop: hundreds
@@ -16,7 +17,7 @@ sum over n nodes is at most n root mean squares long: `reach` nodes or fewer are
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,9 @@ from torch import Tensor
 from lexfed.core.kernels import add_rows_within, squared_lengths
 from lexfed.core.params import Params, Rows, Update
 from lexfed.core.seeds import Seed
+from lexfed.models.skipgram import INPUT, OUTPUT
 from lexfed.privacy.mechanism import Asked, deltas
+from lexfed.word2vec.in_turn import bowl
 from lexfed.word2vec.options import Rule
 
 VERSION, CHANGED, SQUARES = "version", "changed", "squares"
@@ -54,19 +57,30 @@ def changed_since(tables: Params, state: Params, version: int) -> Mapping[str, R
 class RowRule:
     rule: Rule
     cap: float
-    reach: float = math.inf  # add_rare
+    reach: float = math.inf  # add_rare, in_turn
+    # in_turn: the learning rate of the pairs that a version was made of
+    rate: Callable[[int], float] = lambda version: 0.0
 
     def release(
         self, total: Update, asked: Asked, state: Params, noise: Seed
     ) -> tuple[Update, Params]:
         version = state[VERSION] + 1
         kept, update = {**state, VERSION: version}, {}
-        for name, rows in deltas(total).items():
-            if isinstance(rows, Rows):
-                update[name] = Rows(rows.ids, self._step(name, rows, total, kept))
-                # in place: what is kept of a table is as long as it
-                kept[f"{CHANGED}/{name}"][rows.ids] = int(version)
+        moved = {n: r.exact() for n, r in deltas(total).items() if isinstance(r, Rows)}
+        if self.rule == "in_turn":
+            self._slow(moved, asked.model, self.rate(int(version)))
+        for name, rows in moved.items():
+            update[name] = Rows(rows.ids, self._step(name, rows, total, kept))
+            # in place: what is kept of a table is as long as it
+            kept[f"{CHANGED}/{name}"][rows.ids] = int(version)
         return update, kept
+
+    def _slow(self, moved: Mapping[str, Rows], tables: Params, lr: float) -> None:
+        """Each table's rows by the bowl that the other's are the axes of, in place."""
+        sides = ((INPUT, OUTPUT), (OUTPUT, INPUT)) if len(moved) == 2 else ()
+        bowls = {mine: bowl(tables[other], moved[other], moved[mine]) for mine, other in sides}
+        for name, shape in bowls.items():
+            shape.slow(moved[name], lr)
 
     def _step(self, name: str, rows: Rows, total: Update, kept: dict[str, Tensor]) -> Tensor:
         """What the rows move by; the sum is used up by it, so that no second table of rows is
@@ -86,6 +100,8 @@ class RowRule:
             )
             squares[rows.ids] += rows.values.square().mean(1)
             return rows.values.div_(squares[rows.ids].sqrt().clamp_min(1e-8)[:, None])
+        if self.rule == "in_turn":
+            return self._within_reach(rows.values, rows)
         # row_cap: as if the row had been moved `cap` times at most
         share = (counts / self.cap).clamp_min(1)
         if self.rule == "row_cap":

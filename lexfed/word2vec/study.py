@@ -223,7 +223,7 @@ class Joining:
         }
         clients = [self.population.client(number) for number in numbers]
         for number in range(self.rounds):
-            moment = Moment(number, self.rounds)
+            moment = Moment(number, self.rounds, self.options.pace)
             parts = [self._stretch(client, moment) for client in clients]
             seed = derive(clients[0].secret, "together" if len(clients) > 1 else "alone", number)
             sgd_in_place(tables, joined(parts, seed), frequencies, self.options, moment, seed)
@@ -326,7 +326,7 @@ def worse_than_none(options: Word2Vec) -> Callable[[ServerState], str | None]:
     """Why training from this state on is of no use; None: it is."""
     untrained = options.negatives * math.log(2)
     other = " or word2vec.reach, or set word2vec.rule = 'row_mean'"
-    remedy = f"lower word2vec.lr{other if options.rule == 'add_rare' else ''}"
+    remedy = f"lower word2vec.lr{other if options.rule in ('in_turn', 'add_rare') else ''}"
 
     def why(state: ServerState) -> str | None:
         if not state.params:

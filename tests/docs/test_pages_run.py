@@ -80,6 +80,7 @@ def test_tables_of_figures_are_those_of_the_result_files() -> None:
         used += [found[2] for found in paper_tables.MARKED.finditer(text)]
         assert paper_tables.filled(text) == text, f"{name(page)}: run make docs"
     assert sorted(used) == sorted(paper_tables.TABLES)
+    assert typed("-m", "tools.paper_tables", "--check").returncode == 0
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

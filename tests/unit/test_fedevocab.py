@@ -28,7 +28,7 @@ from lexfed.models.model import PROJECTION, TABLE, Example, ModelOptions, collat
 from lexfed.privacy.mechanism import NoPrivacy
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.vocabulary.reading import SharedReader, initial_rows
+from lexfed.vocabulary.reading import Reading, SharedReader, initial_rows
 from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.vectors import PublicTable
 from lexfed.vocabulary.word import WordTokenizer, of_list
@@ -116,6 +116,49 @@ def test_a_round_equals_plain_torch(vocabulary: str, tmp_path: Path) -> None:
         )
 
 
+def test_a_table_too_small_for_a_clients_words_looks_the_others_up(tmp_path: Path) -> None:
+    """Training takes the public vectors of words that the table has no room for, as scoring does,
+    and does not move them. (Their ids were past the table's end: an IndexError.)
+    """
+    options = FedeVocab(adaptive=True, table_lr=1.0, vocabulary="own+public", size=4)
+    method = fedevocab(parts(), options)
+    start, after = run(method, tmp_path / "a")
+    table = private_table(parts(), options)
+    beyond, moved = 0, []
+    for k in range(4):
+        before, kept = table.start(PEOPLE.client(k)), Store(tmp_path / "a").load(k, LATER)
+        reading = table.reader(before).read(PEOPLE.client(k).train)
+        beyond += 0 if reading.beyond is None else len(reading.beyond)
+        assert set(kept.params) == {TABLE}
+        assert kept.params[TABLE].shape == before.params[TABLE].shape
+        model = plain_with_beyond(reading, start.params, before.params[TABLE])
+        torch.testing.assert_close(
+            kept.params[TABLE], model.embedding.weight[: len(kept.params[TABLE])].detach(),
+            rtol=1e-4, atol=1e-5,
+        )  # fmt: skip
+        moved.append(model)
+    assert beyond > 0
+    for name in start.params:
+        expected = sum(n / 10 * m.state_dict()[name] for n, m in zip(SIZES, moved, strict=True))
+        torch.testing.assert_close(after.params[name], expected, rtol=1e-4, atol=1e-5)
+
+
+def plain_with_beyond(reading: Reading, body: Params, own: Tensor) -> PlainTorch:
+    """Algorithm 1, full batches, with fixed rows behind the table's own."""
+    rows = own if reading.beyond is None else torch.cat([own, reading.beyond])
+    model = PlainTorch(rows, body)
+    labels = torch.tensor([example.label for example in reading.examples])
+    for trained in ([model.embedding.weight], list(model.parameters()), list(model.parameters())):
+        model.zero_grad()
+        logits = torch.stack([model(torch.tensor(one.ids)) for one in reading.examples])
+        F.cross_entropy(logits, labels).backward()
+        with torch.no_grad():
+            for parameter in trained:
+                parameter -= 0.5 * parameter.grad  # type: ignore[operator]
+            model.embedding.weight[len(own) :] = rows[len(own) :]
+    return model
+
+
 def fedevocab_start(vocabulary: str) -> Callable[[int], ClientState]:
     options = FedeVocab(vocabulary=vocabulary, minimum=1, size=1000)  # type: ignore[arg-type]
     table = private_table(parts(), options)
@@ -201,7 +244,8 @@ def test_lg_fedavg_cut_above_the_embedding_is_fedevocab_without_adaptation(tmp_p
     vocab = run(with_zero_unknown(table), tmp_path / "b")[-1]
     assert lg.params.keys() == vocab.params.keys()
     for name in lg.params:
-        torch.testing.assert_close(lg.params[name], vocab.params[name], rtol=1e-4, atol=1e-6)
+        # gradients that differ by rounding; where they are small, Adam makes a step of it
+        torch.testing.assert_close(lg.params[name], vocab.params[name], rtol=1e-4, atol=1e-4)
 
 
 def with_zero_unknown(method: Method) -> Method:

@@ -669,7 +669,7 @@ def test_what_init_writes_for_small_clients_does_learn(
         "init", "private", "--data", "tickets.csv", "--label", "Kategorie", "--source", "Filiale"
     )
     assert "note: your clients have about" in made.stdout
-    assert "give the turn away" in made.stdout
+    assert "can be read in spite of the rotation" in made.stdout
     assert tomllib.loads(Path("private.toml").read_text())["defences"]["minimum_words"] == 0
     quick = [word for setting in ("rounds=2", "model.hidden=8", "evaluation.every=0", "model.embedding=8",
                                   "vocabulary.vectors=hashed:8") for word in ("--set", setting)]  # fmt: skip

@@ -22,6 +22,7 @@ from lexfed.runs.launch import Manner
 from lexfed.secure.identity import Roster, write_identity, write_roster
 from lexfed.site.policy import Policy
 from lexfed.use import predicting
+from tests.conftest import Lexfed
 from tests.organisations import QUICK, SERVER, Local, close, desk, server_keys, site
 
 IDENTITIES = [derive(root(n), "identity") for n in range(4)]
@@ -177,7 +178,7 @@ def _epsilon_of(rounds: int) -> float:
     return epsilon((Release("user", event, rounds),), "user", 1e-4)
 
 
-def test_an_organisation_uses_what_was_trained(tmp_path: Path) -> None:
+def test_an_organisation_uses_what_was_trained(tmp_path: Path, lexfed: Lexfed) -> None:
     """With its own words and table; somebody else has only what is common; and nobody's folder
     opens another's.
     """
@@ -193,6 +194,20 @@ def test_an_organisation_uses_what_was_trained(tmp_path: Path) -> None:
         predicting.predict(run.path, texts, client=2, site=tmp_path / "site1")
     with pytest.raises(CheckpointError, match="--site"):
         predicting.predict(run.path, texts, client=1)
+    # the same from the command line, into a file
+    Path("new.txt").write_text("\n".join(texts) + "\n")
+    words = ("--in", "new.txt", "--site", tmp_path / "site1", "--out", "own.csv")
+    told = lexfed("predict", run.path, *words)
+    assert told.returncode == 0, told.stderr
+    assert "model: client 1" in told.stdout
+    with open("own.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [row["label"] for row in own.rows()]
+    assert [float(row["p_good"]) for row in rows] == [row["p_good"] for row in own.rows()]
+    at_home = lexfed("predict", run.path, *words[:4], "--at-home")
+    assert at_home.returncode == 0, at_home.stderr
+    lost = lexfed("predict", run.path, "--in", "new.txt", "--site", "elsewhere")
+    assert lost.returncode == 2
 
 
 def write_site(folder: Path, me: int) -> None:

@@ -784,7 +784,7 @@ def test_the_account_of_a_run_and_of_a_configuration(tiny: Path, lexfed: Lexfed)
     for part in ("at its end", "This run: epsilon", "secrets = 'system'", "against: who sees"):
         assert part in plan.stdout
     bare = lexfed("privacy", tiny)
-    assert "Nothing is promised." in bare.stdout
+    assert "Nothing is promised to those whose texts" in bare.stdout
     assert lexfed("privacy", "a", "--set", "rounds=4").returncode == 2
     assert lexfed("privacy", "nowhere").returncode == 2
 

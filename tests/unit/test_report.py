@@ -387,3 +387,22 @@ def test_a_page_can_be_written_again_elsewhere(tiny: Path, lexfed: Lexfed) -> No
     assert lexfed("run", tiny, "--out", "a", *sets("rounds=1")).returncode == 0
     before = Path("a/report.html").read_text()
     assert page.write(RunDir(Path("a")), Path("b.html")).read_text() == before
+
+
+def test_a_curve_of_some_clients_says_so(tiny: Path, lexfed: Lexfed) -> None:
+    """It stands beside figures of all of them."""
+    assert lexfed("run", tiny, "--out", "a").returncode == 0
+    page = Path("a/report.html").read_text()
+    said = "of 2 clients (evaluation.clients), the same throughout; the figures above are of 6"
+    assert said in page
+    assert lexfed("run", tiny, "--out", "b", "--set", "evaluation.clients=6").returncode == 0
+    assert "evaluation.clients)" not in Path("b/report.html").read_text(), "all of them"
+
+
+def test_a_report_without_a_promise_says_so_once(tiny: Path, lexfed: Lexfed) -> None:
+    assert lexfed("run", tiny, "--out", "a", "--set", "rounds=1").returncode == 0
+    page = Path("a/report.html").read_text()
+    assert page.count("Nothing is promised to those whose texts the model is trained on") == 1
+    words = [word for setting in NOISE for word in ("--set", setting)]
+    assert lexfed("run", tiny, "--out", "b", *words, "--set", "rounds=1").returncode == 0
+    assert "Nothing is promised to those" not in Path("b/report.html").read_text()

@@ -13,7 +13,17 @@ from lexfed.core.seeds import root
 from lexfed.models import skipgram
 from lexfed.models.skipgram import INPUT, OUTPUT, Text, unigrams
 from lexfed.word2vec.options import Word2Vec
-from lexfed.word2vec.passes import Moment, Pairs, draw_batch, gather, gradient, local_pass
+from lexfed.word2vec.passes import (
+    NEAR,
+    Moment,
+    Pairs,
+    draw_batch,
+    draw_negatives,
+    gather,
+    gradient,
+    local_pass,
+    stretch,
+)
 
 V, D = 60, 9
 RNG = np.random.default_rng(0)
@@ -73,11 +83,8 @@ def test_counts_are_how_often_each_row_was_met() -> None:
 def slow_pass(
     text: Text, options: Word2Vec, low: np.ndarray, high: np.ndarray, negatives: np.ndarray
 ) -> dict[str, Tensor]:  # type: ignore[type-arg]
-    """SGD, centre after centre, each step by autograd of the loss of its pairs... but rows move
-    as word2vec moves them:
-
-    a context's row moves before the next context is looked at, the centre's row once, when all
-    are done.
+    """SGD, centre after centre, rows as word2vec moves them: all pairs of a centre are scored, then
+    each moves its output row, and the centre's row moves once, when all are done.
     """
     tables = {name: torch.tensor(table) for name, table in TABLES.items()}
     lr = options.lr
@@ -85,11 +92,13 @@ def slow_pass(
         contexts = [j for j in range(low[i], high[i]) if j != i]
         step = torch.zeros(D)
         v = tables[INPUT][centre]
-        for word, sign, times in [(text.tokens[j], 1.0, 1) for j in contexts] + [
+        pairs = [(text.tokens[j], 1.0, 1) for j in contexts] + [
             (n, -1.0, len(contexts)) for n in (negatives[i] if contexts else [])
-        ]:
+        ]
+        scores = [v @ tables[OUTPUT][word] for word, _, _ in pairs]
+        for (word, sign, times), score in zip(pairs, scores, strict=True):
             u = tables[OUTPUT][word]
-            g = lr * times * sign * torch.sigmoid(-sign * (v @ u))
+            g = lr * times * sign * torch.sigmoid(-sign * score)
             step += g * u
             tables[OUTPUT][word] = u + g * v
         tables[INPUT][centre] = v + step
@@ -108,10 +117,10 @@ def test_a_local_pass_equals_the_slow_one() -> None:
     )  # fmt: skip
     slow = slow_pass(TEXT, options, low, high, negatives)
     torch.testing.assert_close(
-        torch.from_numpy(rows.v_rows), slow[INPUT][rows.v_ids], atol=1e-4, rtol=1e-4
+        torch.from_numpy(rows.v_rows), slow[INPUT][rows.v_ids], atol=1e-5, rtol=1e-5
     )
     torch.testing.assert_close(
-        torch.from_numpy(rows.u_rows), slow[OUTPUT][rows.u_ids], atol=1e-4, rtol=1e-4
+        torch.from_numpy(rows.u_rows), slow[OUTPUT][rows.u_ids], atol=1e-5, rtol=1e-5
     )
 
 
@@ -145,6 +154,33 @@ def test_negatives_follow_the_counts_to_three_quarters() -> None:
     assert np.allclose(
         np.bincount(drawn, minlength=V) / 200_000, expected, atol=4 * np.sqrt(expected / 200_000)
     )
+
+
+@pytest.mark.parametrize("reuse", [1, 4, 8, 1000])
+def test_a_negative_serves_its_neighbours_as_often_as_asked(reuse: int) -> None:
+    options, many = Word2Vec(negatives=5, reuse=reuse), np.ones(10**6, np.int64)
+    negatives = draw_negatives(unigrams(many, 0.0), 1000, options, root(1))
+    assert negatives.shape == (1000, 5)
+    assert all(len(set(row)) == 5 for row in negatives.tolist())
+    _, times = np.unique(negatives[:NEAR], return_counts=True)
+    most = min(reuse, NEAR)  # a centre has five of them, however often they serve
+    assert times.mean() == pytest.approx(most, rel=0.02)
+    assert set(times.tolist()) <= {most - 1, most, most + 1}
+    assert not set(negatives[:NEAR].flat) & set(negatives[NEAR : 2 * NEAR].flat)
+
+
+def test_pace_shares_out_all_text_and_the_whole_learning_rate() -> None:
+    even, late = ([Moment(n, 40, pace) for n in range(40)] for pace in (1.0, 2.0))
+    for moments in (even, late):
+        words = [len(stretch(LONG, 1.5, moment, root(1)).tokens) for moment in moments]
+        assert sum(words) == 1.5 * len(LONG.tokens)
+        assert moments[0].rate(0.1)[0] == 0.1
+        assert [m.done[1] for m in moments[:-1]] == [m.done[0] for m in moments[1:]]
+    assert [len(stretch(LONG, 1.0, late[n], root(1)).tokens) for n in (0, 39)] == [10, 790]
+    assert [len(stretch(LONG, 1.0, even[n], root(1)).tokens) for n in (0, 39)] == [400, 400]
+
+
+LONG = Text(np.arange(16_000, dtype=np.int32), np.arange(0, 16_001, 10))
 
 
 def test_frequent_words_are_thinned_as_word2vec_does() -> None:

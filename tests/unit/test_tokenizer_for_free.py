@@ -272,10 +272,10 @@ def test_right_after_the_switch_mean_rows_beat_random_ones(fitted: FITTED) -> No
         rows: perplexity(task, switched(task, replace(OPTIONS, rows=rows), state, root(2)), texts)  # type: ignore[arg-type]
         for rows in ("mean", "random")
     }
-    healing = replace(OPTIONS, heal=1, heal_lr=5e-3)
-    healed = perplexity(task, switched(task, healing, state, root(2)), texts)
+    teaching = replace(OPTIONS, teach_words=8000, teach_epochs=1, teach_lr=5e-3, teach_batch=32)
+    taught = perplexity(task, switched(task, teaching, state, root(2)), texts)
     assert before < after["mean"] < after["random"]
-    assert healed < after["mean"], "and an epoch on the sampled text mends what the means could not"
+    assert taught < after["mean"], "and what the old model writes mends what the means could not"
 
 
 def test_a_bias_that_is_calibrated_on_the_sample_beats_the_mean_of_pieces(fitted: FITTED) -> None:

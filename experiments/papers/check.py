@@ -1,0 +1,54 @@
+"""Does a quick run give the same bits again?
+
+On the same processor and build of torch every figure and every number of the model must be the
+same. On another one the last bits of a sum may differ: there figures are compared to five digits,
+the model is not, and the answer says so.
+"""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments import table
+from experiments.papers.driver import Job
+
+MOVES = ("seconds", "device", "made")  # from run to run, by nature
+DIGITS = 5
+
+
+def check(job: Job, options: Sequence[str]) -> tuple[bool, str]:
+    """Run it anew, beside what was committed."""
+    (kept,) = [one for one in job.runs.found(job.scale)[job.row] if one["seed"] == job.seed]
+    with tempfile.TemporaryDirectory() as folder:
+        out = table.run_folder(Path(folder), job.row, job.seed)
+        table.run(job.runs.path, job.runs.rows(job.scale)[job.row], job.seed, out, options)
+        again = table.figures_of(out)
+    differ, same = differences(kept, again), same_machine(kept, again)
+    how = "bit for bit" if same else f"to {DIGITS} digits (another processor or torch made it)"
+    return not differ, f"{job.name}: " + (f"differs in {', '.join(differ)}" if differ else how)
+
+
+def same_machine(kept: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
+    return all(kept["made"].get(key) == again["made"].get(key) for key in ("torch", "cpu"))
+
+
+def differences(kept: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    exact = same_machine(kept, again)
+    names = sorted((kept.keys() | again.keys()) - set(MOVES))
+    found = [name for name in names if not same(kept.get(name), again.get(name), exact)]
+    if exact and kept["made"]["model"] != again["made"]["model"]:
+        found.append("the model")
+    return found
+
+
+def same(one: Any, other: Any, exact: bool) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[k], other[k], exact) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(same(a, b, exact) for a, b in pairs)
+    if not exact and isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=10.0**-DIGITS)
+    return bool(one == other)

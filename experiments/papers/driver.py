@@ -1,0 +1,140 @@
+"""Run the catalogue: the cheapest first, what was killed is resumed, what is done is skipped.
+
+A run is done when the result file of its scale has its row and seed, wherever it was made: a fresh
+clone repeats nothing that was committed.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments import table
+from experiments.papers.catalogue import EXPERIMENTS, Catalogue, CatalogueError, Runs
+from experiments.papers.price import Price, note_tried, price, told
+
+TRIAL_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    runs: Runs
+    row: str
+    seed: int
+    scale: str
+    price: Price
+
+    @property
+    def folder(self) -> Path:
+        """Where `experiments/table.py` would put it, at machine scale."""
+        above = Path("runs") if self.scale == "machine" else Path("runs") / self.scale
+        return above / self.runs.name
+
+    @property
+    def done(self) -> bool:
+        if self.runs.command:
+            return self.runs.results_file(self.scale).is_file()
+        return any(
+            run["seed"] == self.seed for run in self.runs.found(self.scale).get(self.row, [])
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.runs.name} | {self.row} | {self.seed}"
+
+
+def chosen(catalogue: Catalogue, only: Iterable[str]) -> list[Runs]:
+    """All runs, or those of the entries (or runs) that are named."""
+    names: list[str] = []
+    for one in only:
+        if one in catalogue.entries:
+            names += catalogue.entries[one].runs
+        elif one in catalogue.runs:
+            names.append(one)
+        else:
+            known = ", ".join(sorted(catalogue.entries))
+            raise CatalogueError(f"the catalogue has no '{one}'; it has: {known}")
+    return [catalogue.runs[name] for name in dict.fromkeys(names)] or list(catalogue.runs.values())
+
+
+def jobs(catalogue: Catalogue, scale: str, only: Sequence[str] = ()) -> list[Job]:
+    """In order of cost. A fork comes after the run that it is forked from."""
+    found = []
+    for runs in chosen(catalogue, only):
+        if scale not in runs.scales:
+            continue
+        if runs.command:
+            if scale == "machine":
+                found.append(Job(runs, "", 0, scale, Price(None, "see its own page")))
+            continue
+        for row in runs.rows(scale):
+            cost = price(runs, row, scale)
+            found += [Job(runs, row, s, scale, cost) for s in runs.scales[scale].seeds_of(row)]
+    return sorted(found, key=_order)
+
+
+def _order(job: Job) -> tuple[float, bool, int]:
+    base = _forked_from(job)
+    prices = [job.price, *([price(job.runs, base, job.scale)] if base else [])]
+    dearest = max(float("inf") if one.seconds is None else one.seconds for one in prices)
+    return dearest, bool(base), job.seed
+
+
+def _forked_from(job: Job) -> str:
+    settings = [] if job.runs.command else job.runs.rows(job.scale)[job.row]
+    forks = [one.removeprefix("from=") for one in settings if one.startswith("from=")]
+    return forks[0].partition("/")[0] if forks else ""
+
+
+def forget(job: Job) -> None:
+    """Its run directory, so that it begins anew; its result stays until there is another."""
+    out = table.run_folder(job.folder, job.row, job.seed)
+    shutil.rmtree(out, ignore_errors=True)
+    table.note_of(out).unlink(missing_ok=True)
+
+
+def run(job: Job, options: Sequence[str]) -> None:
+    """And write what it found into the result file, at once."""
+    if job.runs.command:
+        for line in job.runs.command:
+            program, *words = line.split()
+            subprocess.run([sys.executable, str(EXPERIMENTS / program), *words], check=True)
+        return
+    settings, file = job.runs.rows(job.scale)[job.row], job.runs.results_file(job.scale)
+    out = table.run_folder(job.folder, job.row, job.seed)
+    table.run(job.runs.path, settings, job.seed, out, options)
+    rows = table.rows_of(job.runs.path)
+    table.write_results(file, table.collected(job.folder, rows, table.read_results(file)))
+
+
+def trial(job: Job, options: Sequence[str]) -> None:
+    """A few rounds, to know that it works and what a round takes; nothing of it is a result."""
+    settings = [*job.runs.rows(job.scale)[job.row], f"rounds={TRIAL_ROUNDS}"]
+    if _forked_from(job) or any("switch=" in one for one in settings):
+        print(f"{job.name}: not tried, it forks or switches later")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "trial"
+        table.run(job.runs.path, settings, job.seed, out, options)
+        note_tried(job.scale, job.runs.name, job.row, out)
+
+
+def bill(found: Sequence[Job]) -> str:
+    """One line for each row, and the sum of what is known."""
+    lines, total, unknown = [], 0.0, 0
+    rows: dict[tuple[str, str], list[Job]] = {}
+    for job in found:
+        rows.setdefault((job.runs.name, job.row), []).append(job)
+    for (runs, row), several in rows.items():
+        left = [job for job in several if not job.done]
+        cost = several[0].price
+        each = "?" if cost.seconds is None else told(cost.seconds)
+        state = f"{len(left)} of {len(several)} to run" if left else "done"
+        lines.append(f"{runs} | {row or '(its own command)'} | {state} | {each} each: {cost.how}")
+        unknown += len(left) * (cost.seconds is None)
+        total += len(left) * (cost.seconds or 0.0)
+    lines.append(f"to run: {told(total)}" + f", and {unknown} runs of unknown cost" * bool(unknown))
+    return "\n".join(lines)

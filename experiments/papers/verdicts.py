@@ -1,0 +1,165 @@
+"""Does a claim of a paper hold here? Computed from comparisons between rows of a result file.
+
+Rows are compared seed by seed, so that both met the same clients. A comparison
+
+    holds       in every seed, and by more than the spread of the differences over seeds
+    in part     in the mean, but not in every seed, or by less than that spread
+    does not    the mean says otherwise
+
+With one seed there is no spread: the 95 % interval of the figure itself (texts and clients drawn)
+takes its place, of perplexities that of the difference over test users; without one, a single seed shows a claim in part at best. A claim of several
+comparisons holds if all do, does not if none does, and else holds in part.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from experiments import table
+
+HOLDS, PART, NOT = "holds", "in part", "does not"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """left (> or <) times * right + plus, of one figure."""
+
+    left: str
+    than: Literal[">", "<"]
+    right: str
+    figure: str
+    times: float = 1.0
+    plus: float = 0.0
+    runs: str = ""  # where the rows are; default: the entry's first runs
+    right_figure: str = ""  # default: the same
+    right_runs: str = ""  # default: the same
+
+
+@dataclass(frozen=True)
+class Claim:
+    id: str
+    says: str  # the paper's claim, in a sentence
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    word: str  # holds, in part, does not
+    differences: tuple[float, ...]  # by seed; above zero speaks for the claim
+    pairs: tuple[tuple[float, float], ...]  # what was compared, by seed
+    about: Comparison
+
+
+@dataclass(frozen=True)
+class Verdict:
+    word: str  # of the claim; empty: nothing of it has been run
+    outcomes: tuple[Outcome, ...]
+    missing: int  # comparisons that have not been run
+
+
+def value(run: Mapping[str, Any], figure: str) -> float | None:
+    found = table.derived(dict(run)).get(figure)
+    return None if found is None or isinstance(found, str) else float(found)
+
+
+def paired(
+    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]], about: Comparison
+) -> list[tuple[float, float]]:
+    """The two figures, of every seed that both have."""
+    first = {run["seed"]: value(run, about.figure) for run in left}
+    second = {run["seed"]: value(run, about.right_figure or about.figure) for run in right}
+    both = sorted(first.keys() & second.keys())
+    pairs = [(first[seed], second[seed]) for seed in both]
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def outcome(
+    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]], about: Comparison
+) -> Outcome | None:
+    """None: there is no seed that both rows have."""
+    sign = 1.0 if about.than == ">" else -1.0
+    pairs = paired(left, right, about)
+    gaps = [sign * (a - about.times * b - about.plus) for a, b in pairs]
+    if not gaps:
+        return None
+    beyond = yardstick(gaps, left, right, about)
+    mean = statistics.mean(gaps)
+    if mean <= 0:
+        word = NOT
+    elif min(gaps) > 0 and beyond is not None and mean > beyond:
+        word = HOLDS
+    else:
+        word = PART
+    return Outcome(word, tuple(gaps), tuple(pairs), about)
+
+
+def yardstick(
+    gaps: Sequence[float],
+    left: Sequence[Mapping[str, Any]],
+    right: Sequence[Mapping[str, Any]],
+    about: Comparison,
+) -> float | None:
+    """What a difference must exceed; None: nothing tells."""
+    if len(gaps) > 1:
+        return statistics.stdev(gaps)
+    if about.figure == "word_perplexity":
+        return over_users(left, right)
+    intervals = [run.get(f"{about.figure}_interval") for run in (*left, *right)]
+    return max((float(one) for one in intervals if one is not None), default=None)
+
+
+def over_users(
+    left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]]
+) -> float | None:
+    """Half of the 95 % interval of a difference of perplexities, of the same test users."""
+    first, second = (
+        {run["seed"]: run for run in runs if run.get("users")} for runs in (left, right)
+    )
+    seeds = sorted(first.keys() & second.keys())
+    if not seeds:
+        return None
+    _, error = table.of_users(first[seeds[0]], second[seeds[0]])
+    return 1.96 * error * float(second[seeds[0]]["word_perplexity"])
+
+
+def verdict(
+    claim: Claim, rows: Callable[[str, str], Sequence[Mapping[str, Any]]], runs: str
+) -> Verdict:
+    """`rows`: the runs of a row, by the name of the catalogue's runs and of the row."""
+    found = []
+    for one in claim.comparisons:
+        where = one.runs or runs
+        left, right = rows(where, one.left), rows(one.right_runs or where, one.right)
+        found.append(outcome(left, right, one))
+    outcomes = tuple(one for one in found if one is not None)
+    words = {one.word for one in outcomes}
+    word = "" if not words else words.pop() if len(words) == 1 else PART
+    return Verdict(word, outcomes, len(found) - len(outcomes))
+
+
+def evidence(found: Verdict) -> str:
+    """What was compared, and the difference seed by seed, in words."""
+    said = [_compared(one) for one in found.outcomes]
+    if found.missing:
+        said.append(f"{found.missing} of {found.missing + len(found.outcomes)} not run yet")
+    return "; ".join(said)
+
+
+def _compared(one: Outcome) -> str:
+    scale, unit = _unit(one.about.figure)
+    left, right = ([scale * pair[n] for pair in one.pairs] for n in (0, 1))
+    gaps = [a - b for a, b in zip(left, right, strict=True)]
+    size = statistics.mean(map(abs, right))
+    digits = 1 if unit == " points" else 0 if size >= 100 else 2 if unit else 3
+    mean, base = (f"{statistics.mean(of):,.{digits}f}" for of in (left, right))
+    spread = f" ± {statistics.stdev(gaps):.{digits}f}" if len(gaps) > 1 else ""
+    seeds = f"{len(gaps)} seed" + "s" * (len(gaps) > 1)
+    where = f"{one.about.runs}: " if one.about.runs else ""
+    return f"{where}{mean} against {base}: {statistics.mean(gaps):+,.{digits}f}{spread}{unit} ({seeds})"
+
+
+def _unit(figure: str) -> tuple[float, str]:
+    if figure in table.PERCENT:
+        return 100.0, " points"
+    return (1e-6, " MB") if figure.startswith("bytes") else (1.0, "")

@@ -1,0 +1,305 @@
+"""The papers' catalogue: what is run, in which order, at what price, and what a claim comes to."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import table
+from experiments.papers import catalogue, check, driver, price, verdicts
+from experiments.papers.catalogue import Catalogue, CatalogueError, Runs, Scale
+from experiments.papers.verdicts import HOLDS, NOT, PART, Claim, Comparison
+from tests.conftest import ROOT
+
+AHEAD = Comparison("ours", ">", "theirs", "global_accuracy")
+
+
+def runs_of(*values: float, figure: str = "global_accuracy", **more: Any) -> list[dict[str, Any]]:
+    return [{"seed": seed, figure: value, **more} for seed, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "word"),
+    [
+        ((0.80, 0.82, 0.81), (0.70, 0.73, 0.70), HOLDS),  # in every seed, far beyond the spread
+        ((0.80, 0.69, 0.81), (0.70, 0.70, 0.70), PART),  # not in every seed
+        ((0.701, 0.730), (0.700, 0.700), PART),  # in every seed, within the spread
+        ((0.60, 0.72), (0.70, 0.70), NOT),  # the mean says otherwise
+        ((0.70, 0.70), (0.70, 0.70), NOT),  # level is not ahead
+    ],
+)
+def test_a_comparison_is_judged_seed_by_seed(
+    ours: tuple[float, ...], theirs: tuple[float, ...], word: str
+) -> None:
+    found = verdicts.outcome(runs_of(*ours), runs_of(*theirs), AHEAD)
+    assert found is not None
+    assert found.word == word
+
+
+def test_one_seed_is_judged_by_the_figures_own_interval() -> None:
+    for interval, word in ((0.02, HOLDS), (0.05, PART), (None, PART)):
+        ours, theirs = (runs_of(value, global_accuracy_interval=interval) for value in (0.73, 0.70))
+        found = verdicts.outcome(ours, theirs, AHEAD)
+        assert found is not None
+        assert found.word == word
+
+
+def test_only_seeds_that_both_rows_have_are_compared() -> None:
+    ours = [{"seed": 0, "global_accuracy": 0.9}, {"seed": 5, "global_accuracy": 0.1}]
+    found = verdicts.outcome(ours, runs_of(0.8, 0.8), AHEAD)
+    assert found is not None
+    assert found.differences == pytest.approx((0.1,))
+    assert verdicts.outcome([{"seed": 7, "global_accuracy": 1.0}], runs_of(0.8), AHEAD) is None
+
+
+def test_lower_may_be_better_and_a_margin_may_be_asked_for() -> None:
+    within = Comparison("sampled", "<", "oracle", "word_perplexity", times=1.01)
+    ours, theirs = (runs_of(*v, figure="word_perplexity") for v in ((100.5, 99), (100, 99.5)))
+    found = verdicts.outcome(ours, theirs, within)
+    assert found is not None
+    assert found.differences == pytest.approx((0.5, 1.495))
+    assert found.word == HOLDS
+    plain = verdicts.outcome(ours, theirs, replace(within, times=1.0))
+    assert plain is not None
+    assert plain.word == NOT
+
+
+def test_a_claim_of_several_comparisons() -> None:
+    rows = {"ours": runs_of(0.8, 0.8), "theirs": runs_of(0.7, 0.7), "best": runs_of(0.9, 0.9)}
+    better, worse = AHEAD, replace(AHEAD, right="best")
+
+    def judged(*comparisons: Comparison) -> verdicts.Verdict:
+        claim = Claim("a", "a claim", comparisons)
+        return verdicts.verdict(claim, lambda _, row: rows.get(row, []), "runs")
+
+    assert judged(better).word == HOLDS
+    assert judged(worse).word == NOT
+    assert judged(better, worse).word == PART
+    nothing = judged(replace(AHEAD, right="never run"))
+    assert (nothing.word, nothing.missing) == ("", 1)
+    half = judged(better, replace(AHEAD, right="never run"))
+    assert (half.word, half.missing) == (HOLDS, 1)
+    assert "1 of 2 not run yet" in verdicts.evidence(half)
+    assert "80.0 against 70.0: +10.0 ± 0.0 points (2 seeds)" in verdicts.evidence(half)
+
+
+# --- price ----------------------------------------------------------------------------------------
+
+
+def test_work_grows_with_rounds_and_with_the_parameters_of_the_model() -> None:
+    bilstm = {"name": "bilstm", "hidden": 100, "embedding": 100}
+    small = {"rounds": 40, "model": bilstm, "train": {"max_length": 32}}
+    large = {**small, "rounds": 100, "model": {**bilstm, "hidden": 300, "embedding": 300}}
+    factor, why = price.ratio(small, large)
+    assert factor == pytest.approx(2.5 * 9)
+    assert why == "rounds 40 to 100; 0.16 to 1.44 M parameters"
+    assert price.ratio(small, small) == (1.0, "the same work")
+    other = price.ratio(small, {**small, "model": {"name": "some/encoder"}})
+    assert other == (1.0, "bilstm to some/encoder, whose sizes are not counted")
+
+
+def test_the_papers_language_model_has_14_million_parameters() -> None:
+    lstm = {"layers": 3, "width": 584}
+    table = {"method": "tokenizer_for_free", "language_model": lstm, "tokenizer": {"size": 10000}}
+    assert price.parameters(table) == pytest.approx(14.0e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(90, "90 s"), (600, "10 min"), (36000, "10 h"), (864000, "10 days")]
+)
+def test_a_price_is_told_in_words(seconds: float, said: str) -> None:
+    assert price.told(seconds) == said
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
+    """Runs of three rows, one of them a fork; results and runs go to a folder of the test's own."""
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(catalogue, "HERE", tmp_path / "papers")
+    monkeypatch.setattr(price, "TRIED", tmp_path / "seconds.json")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text('name = "small"\nrounds = 4\nkeep = [2]\n')
+    rows = {"dear": [], "base": ["rounds=2"], "fork": ["from=base/kept/000002"]}
+    (tmp_path / "small.rows.json").write_text(json.dumps(rows))
+    scales = {
+        "quick": Scale(set=("rounds=1",), rows=("base",)),
+        "machine": Scale(headline=("base",), headline_seeds=(0, 1)),
+        "paper": Scale(set=("rounds=40",), of={"base": ("rounds=20",)}),
+    }
+    return Catalogue({"small": Runs("small", scales, config="small.toml")}, {})
+
+
+def results(**seconds: list[float]) -> table.Results:
+    return {
+        row: [{"seed": seed, "seconds": value} for seed, value in enumerate(values)]
+        for row, values in seconds.items()
+    }
+
+
+def test_a_scale_is_settings_over_the_rows_own(small: Catalogue) -> None:
+    runs = small.runs["small"]
+    assert runs.rows("quick") == {"base": ["rounds=2", "rounds=1"]}
+    assert runs.rows("machine")["dear"] == []
+    assert runs.rows("paper")["base"] == ["rounds=2", "rounds=40", "rounds=20"]
+    wrong = replace(runs, scales={"quick": Scale(rows=("bsae",))})
+    with pytest.raises(CatalogueError, match="no row 'bsae'"):
+        wrong.rows("quick")
+
+
+def test_what_was_measured_is_the_price_and_what_was_not_is_scaled(small: Catalogue) -> None:
+    runs = small.runs["small"]
+    assert price.price(runs, "dear", "paper").seconds is None
+    table.write_results(runs.results_file("machine"), results(dear=[10.0, 14.0, 90.0]))
+    assert price.price(runs, "dear", "machine") == price.Price(14.0, "measured, 3 seeds")
+    assert price.price(runs, "base", "machine").seconds == pytest.approx(7.0)  # half the rounds
+    assert price.price(runs, "dear", "paper").seconds == pytest.approx(140.0)
+    assert "rounds 4 to 40" in price.price(runs, "dear", "paper").how
+
+
+def test_a_trial_is_the_price_of_what_was_never_run(small: Catalogue) -> None:
+    tried = {"machine": {"small": {"dear": {"round": 2.0, "around": 5.0, "rounds": 3}}}}
+    assert price.price(small.runs["small"], "dear", "machine", tried).seconds == 13.0
+    like = price.price(small.runs["small"], "base", "machine", tried)  # half as many rounds
+    assert like.seconds == pytest.approx(6.5)
+    assert "'dear'" in like.how
+
+
+def test_cpu_seconds_are_the_price_where_they_were_recorded(small: Catalogue) -> None:
+    runs = small.runs["small"]
+    busy = [{"seed": 0, "seconds": 90.0, "made": {"cpu_seconds": 12.0}}]
+    table.write_results(runs.results_file("machine"), {"dear": busy})
+    assert price.price(runs, "dear", "machine").seconds == 12.0
+
+
+# --- order, skipping, resuming --------------------------------------------------------------------
+
+
+def test_cheap_runs_come_first_and_a_fork_after_what_it_is_forked_from(small: Catalogue) -> None:
+    runs = small.runs["small"]
+    table.write_results(runs.results_file("machine"), results(dear=[9.0], base=[5.0], fork=[1.0]))
+    found = [(job.row, job.seed) for job in driver.jobs(small, "machine")]
+    assert found == [("base", 0), ("base", 1), ("fork", 0), ("dear", 0)]
+
+
+def test_what_is_in_a_result_file_is_done(small: Catalogue) -> None:
+    runs = small.runs["small"]
+    table.write_results(runs.results_file("machine"), results(base=[5.0]))
+    done = {(job.row, job.seed): job.done for job in driver.jobs(small, "machine")}
+    assert done == {("base", 0): True, ("base", 1): False, ("fork", 0): False, ("dear", 0): False}
+
+
+def test_a_run_is_begun_then_resumed_and_left_alone_when_it_is_finished(tmp_path: Path) -> None:
+    config, out = tmp_path / "no-such.toml", tmp_path / "runs" / "fork-1"
+    begun = table.started_with(["rounds=3", "from=the base/kept/000002"], 1, out)
+    fork = str(tmp_path / "runs" / "the_base-1" / "kept" / "000002")
+    assert begun == ["--set", "seed=1", "--set", "rounds=3", "--from", fork]
+    assert table.arguments(config, begun, out) == [str(config), "--out", str(out), *begun]
+    out.mkdir(parents=True)
+    (out / "config.toml").write_text("rounds = 3\n")
+    assert table.arguments(config, begun, out) == [str(out), "--resume"]
+    (out / "summary.json").write_text("{}")
+    table.run(config, [], 1, out)  # with another word it would fail: there is no such file
+
+
+def test_what_is_done_again_begins_anew(small: Catalogue) -> None:
+    job = driver.jobs(small, "quick")[0]
+    out = table.run_folder(job.folder, job.row, job.seed)
+    out.mkdir(parents=True)
+    (out / "summary.json").write_text("{}")
+    table.note_of(out).write_text("{}")
+    driver.forget(job)
+    assert not out.exists()
+    assert not table.note_of(out).exists()
+
+
+def test_only_what_is_asked_for_and_nothing_that_is_not_there(small: Catalogue) -> None:
+    assert {job.row for job in driver.jobs(small, "quick", ["small"])} == {"base"}
+    with pytest.raises(CatalogueError, match="has no 'table-99'"):
+        driver.jobs(small, "quick", ["table-99"])
+
+
+def test_a_result_file_keeps_runs_that_lie_here_no_more(tmp_path: Path) -> None:
+    old = results(dear=[9.0, 8.0], base=[5.0])
+    path = tmp_path / "a.results.json"
+    table.write_results(path, table.collected(tmp_path / "runs", ["dear", "base", "new"], old))
+    assert table.read_results(path) == old
+    assert len(path.read_text().splitlines()) == 2 + 3 + 2 * 2  # a run on a line
+
+
+# --- who made it, and the same again ------------------------------------------------------------
+
+
+def test_a_run_says_which_code_made_it_and_which_went_on_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = tmp_path / "dear-0.made-by.json"
+    for commit in ("first", "first", "second"):
+        here = {"commit": commit, "clean": True}
+        monkeypatch.setattr(table, "commit_here", lambda here=here: here)
+        table.note_maker(tmp_path / "dear-0", "lexfed run small.toml --set seed=0")
+    found = json.loads(note.read_text())
+    assert (found["commit"], found["clean"], found["resumed"]) == ("first", True, ["second"])
+    assert found["command"] == "lexfed run small.toml --set seed=0"
+    assert found["torch"]
+    assert found["cpu"]
+
+
+def test_five_digits_are_compared_on_another_processor_and_all_on_the_same() -> None:
+    made = {"torch": "2", "cpu": "a", "model": "x"}
+    kept = {"global_accuracy": 0.7654321, "seconds": 3.0, "made": made}
+    again = {"global_accuracy": 0.7654322, "seconds": 4.0, "made": made}
+    assert check.differences(kept, again) == ["global_accuracy"]
+    assert check.differences(kept, {**kept, "made": {**made, "model": "y"}}) == ["the model"]
+    other = {**again, "made": {**made, "cpu": "b", "model": "y"}}
+    assert check.differences(kept, other) == []
+    assert check.differences(kept, {**other, "global_accuracy": 0.7655}) == ["global_accuracy"]
+
+
+# --- the real catalogue -------------------------------------------------------------------------
+
+
+def test_the_catalogue_names_what_there_is() -> None:
+    """Every configuration is accepted with every row's settings at every scale; every row and run
+    that a claim or a column names exists.
+    """
+    found = catalogue.load()
+    for runs in found.runs.values():
+        if runs.command:
+            assert all((ROOT / "experiments" / line.split()[0]).is_file() for line in runs.command)
+            continue
+        for scale in runs.scales:
+            for row in runs.rows(scale):
+                price._table(runs, row, scale)
+    for entry in found.entries.values():
+        rows = {row for name in entry.runs if found.runs[name].config
+                for row in table.rows_of(found.runs[name].path)}  # fmt: skip
+        assert set(entry.rows) <= rows, entry.id
+        for claim in entry.claims:
+            for one in claim.comparisons:
+                assert (one.runs or entry.runs[0]) in found.runs, claim.id
+                known = table.rows_of(found.runs[one.runs or entry.runs[0]].path)
+                assert one.left in known, claim.id
+                assert one.right_runs or one.right in known, claim.id
+
+
+def test_every_table_and_figure_of_the_papers_is_in_the_catalogue() -> None:
+    said = {
+        "FedeVocab": [f"Table {n}" for n in range(1, 10)] + [f"Figure {n}" for n in (3, 4, 5)],
+        "Federated Word2Vec": ["Table 1"] + [f"Figure {n}" for n in range(1, 5)],
+        "Tokenizer for free": [f"Table {n}" for n in range(1, 6)]
+        + [f"Figure {n}" for n in range(3, 7)],
+    }
+    entries = catalogue.load().entries.values()
+    for paper, wanted in said.items():
+        words = " ".join(entry.what + "," for entry in entries if entry.paper == paper)
+        assert [one for one in wanted if f"{one}," not in words] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["table4-sst2", "text8-topics", "table2-blogs"])
+def test_a_quick_run_of_each_paper_gives_the_committed_bits(name: str) -> None:
+    job = driver.jobs(catalogue.load(), "quick", [name])[0]
+    good, said = check.check(job, [])
+    assert good, said

@@ -1,0 +1,163 @@
+"""The compiled LSTM against torch's own."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lexfed.models import lstm_loops, products, recurrent
+
+LENGTHS = {"one": [1], "alike": [4, 4, 4], "ragged": [9, 7, 7, 4, 1], "many": [6] * 11 + [2] * 3}
+
+
+def _weights(ways: int, d: int, h: int, scale: float = 0.4) -> list[Tensor]:
+    shapes = ((4 * h, d), (4 * h, h), (4 * h,), (4 * h,)) * ways
+    return [(torch.randn(shape) * scale).requires_grad_() for shape in shapes]
+
+
+def _packed(lengths: list[int], d: int) -> tuple[Tensor, Tensor]:
+    sizes = torch.tensor([sum(n > t for n in lengths) for t in range(max(lengths))])
+    return torch.randn(sum(lengths), d, requires_grad=True), sizes
+
+
+def _torchs(x: Tensor, sizes: Tensor, weights: list[Tensor]) -> Tensor:
+    ways = len(weights) // 4
+    zero = x.new_zeros(ways, int(sizes[0]), weights[1].shape[1])
+    return torch.lstm(x, sizes, (zero, zero), weights, True, 1, 0.0, True, ways == 2)[0]
+
+
+def _close(ours: Tensor, theirs: Tensor) -> None:
+    largest = float(theirs.detach().abs().max())
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6 * (largest + 1))
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize(("d", "h"), [(5, 3), (8, 16), (1, 1), (7, 21)])
+def test_states_and_gradients_are_torchs(lengths: list[int], ways: int, d: int, h: int) -> None:
+    torch.manual_seed(len(lengths) + d)
+    weights = _weights(ways, d, h)
+    x, sizes = _packed(lengths, d)
+    ours, theirs = recurrent.packed(x, sizes, weights), _torchs(x, sizes, weights)
+    _close(ours, theirs)
+    upstream = torch.randn_like(ours)
+    for mine, other in zip(
+        torch.autograd.grad(ours, [x, *weights], upstream),
+        torch.autograd.grad(theirs, [x, *weights], upstream),
+        strict=True,
+    ):
+        _close(mine, other)
+
+
+def test_the_compiled_loops_are_what_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU torch's own is not asked; in other precision it is."""
+    x, sizes = _packed([3, 2], 4)
+    weights = _weights(1, 4, 4)
+    wide = [one.detach().double() for one in weights]
+    assert recurrent.packed(x.detach().double(), sizes, wide).dtype == torch.float64
+    monkeypatch.delattr(torch, "lstm")
+    recurrent.packed(x, sizes, weights)
+    with pytest.raises(AttributeError):
+        recurrent.packed(x.detach().double(), sizes, wide)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_text_read_in_stretches_is_text_read_at_once(layers: int) -> None:
+    torch.manual_seed(1)
+    d, rows, length = 6, 5, 12
+    weights = [one for _ in range(layers) for one in _weights(1, d, d)]
+    x = torch.randn(rows, length, d)
+    zero = torch.zeros(layers, rows, d)
+    theirs, h, c = torch.lstm(x, (zero, zero), weights, True, layers, 0.0, True, False, True)
+    state, parts = (zero, zero), []
+    for stretch in torch.split(x, 5, dim=1):
+        states, state = recurrent.layered(stretch, state, weights)
+        parts.append(states)
+    _close(torch.cat(parts, 1), theirs)
+    _close(state[0], h)
+    _close(state[1], c)
+    upstream = torch.randn(rows, length, d)
+    whole, _ = recurrent.layered(x, (zero, zero), weights)
+    for mine, other in zip(
+        torch.autograd.grad(whole, weights, upstream),
+        torch.autograd.grad(theirs, weights, upstream),
+        strict=True,
+    ):
+        _close(mine, other)
+
+
+def test_second_derivatives_are_torchs() -> None:
+    """An attacker who searches for texts differentiates gradients."""
+    torch.manual_seed(2)
+    weights = _weights(2, 4, 3)
+    x, sizes = _packed([5, 3, 3], 4)
+
+    def second(read: object) -> tuple[Tensor, ...]:
+        first = torch.autograd.grad(
+            read(x, sizes, weights).square().sum(),  # type: ignore[operator]
+            [x, *weights],
+            create_graph=True,
+        )
+        return torch.autograd.grad(sum(one.square().sum() for one in first), [x, *weights])  # type: ignore[arg-type]
+
+    for mine, other in zip(second(recurrent.packed), second(_torchs), strict=True):
+        _close(mine, other)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf, 1e30, -1e30])
+def test_what_is_no_number_stays_none(bad: float) -> None:
+    """Divergence must show, and huge numbers must end where torch's do."""
+    torch.manual_seed(3)
+    weights = _weights(2, 4, 3)
+    x, sizes = _packed([5, 3, 3], 4)
+    with torch.no_grad():
+        x[2, 1] = bad
+        ours, theirs = recurrent.packed(x, sizes, weights), _torchs(x, sizes, weights)
+    torch.testing.assert_close(ours, theirs, equal_nan=True, rtol=1e-5, atol=1e-6)
+
+
+def test_large_arguments_saturate() -> None:
+    values = np.concatenate([np.linspace(-200, 200, 4001), [-1e30, 1e30, -np.inf, np.inf, np.nan]])
+    found = lstm_loops.sigmoids(values.astype(np.float32))
+    with np.errstate(over="ignore"):
+        expected = 1 / (1 + np.exp(-values))
+    np.testing.assert_allclose(found, expected, rtol=3e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 7, 9), (8, 4, 16), (3, 5, 2), (4, 100, 33)])
+def test_products(shape: tuple[int, int, int]) -> None:
+    rows, inner, columns = shape
+    draws = np.random.default_rng(0)
+    a = draws.standard_normal((rows, inner)).astype(np.float32)
+    w = draws.standard_normal((inner, columns)).astype(np.float32)
+    for add, left in ((products.add_product, a), (products.add_turned, np.ascontiguousarray(a.T))):
+        out = np.ones((rows, columns), np.float32)
+        add(left, w, out)
+        np.testing.assert_allclose(out, 1 + a @ w, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [3, 256, 700])
+def test_what_flows_back_from_logits(size: int) -> None:
+    draws = np.random.default_rng(1)
+    z, h, w = (draws.standard_normal(s).astype(np.float32) for s in ((9, size), (9, 5), (size, 5)))
+    for first, frozen in product((True, False), (True, False)):
+        to_h, to_w, to_b = np.ones_like(h), np.ones_like(w), np.ones(size, np.float32)
+        products.flow_back(first, z, h, w, to_h, to_w[:0] if frozen else to_w, to_b)
+        to_weight = 1 if frozen else z.T @ h + (not first)
+        for found, expected in ((to_h, 1 + z @ w), (to_w, to_weight), (to_b, 1 + z.sum(0))):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_frozen_gets_no_gradient() -> None:
+    torch.manual_seed(4)
+    weights = _weights(2, 4, 3)
+    x, sizes = _packed([3, 2], 4)
+    for one in weights[:6]:
+        one.requires_grad_(False)
+    asked = [x, *weights[6:]]
+    ours = torch.autograd.grad(recurrent.packed(x, sizes, weights).square().sum(), asked)
+    theirs = torch.autograd.grad(_torchs(x, sizes, weights).square().sum(), asked)
+    for mine, other in zip(ours, theirs, strict=True):
+        _close(mine, other)

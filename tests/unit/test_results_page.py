@@ -1,0 +1,156 @@
+"""RESULTS.md is made of a template and of result files: no figure in it was typed."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.papers import catalogue
+from experiments.papers.catalogue import Catalogue, Entry, Runs, Scale
+from experiments.papers.verdicts import Claim, Comparison
+from tests.conftest import ROOT
+from tools import paper_tables, results_page
+from tools.references import UnknownFigureError, looked_up, resolved
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    folder = tmp_path / "experiments" / "some"
+    folder.mkdir(parents=True)
+    runs = {
+        "fedavg, slow": [{"seed": 0, "global_accuracy": 0.70, "bytes_up_per_client_round": 2.5e6},
+                         {"seed": 1, "global_accuracy": 0.74, "bytes_up_per_client_round": 2.5e6}],
+        "ours": [{"seed": 0, "global_accuracy": 0.80}, {"seed": 1, "global_accuracy": 0.82}],
+    }  # fmt: skip
+    (folder / "table.results.json").write_text(json.dumps(runs))
+    cells = [{"attack": "dlg", "batch": n, "ptlr": 1 / n, "auc": None} for n in (1, 2)]
+    (folder / "attack.results.json").write_text(json.dumps(cells))
+    (folder / "nested.results.json").write_text(json.dumps({"plain": {"lira": {"auc": 0.697}}}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("reference", "shown"),
+    [
+        ("some/table > fedavg, slow > global_accuracy", "72.0"),
+        ("some/table > fedavg, slow > seed=1 > global_accuracy", "74.0"),
+        ("some/table > fedavg, slow > global_accuracy | spread", "72.0 ± 2.8"),
+        ("some/table > ours > global_accuracy | each", "80.0, 82.0"),
+        ("some/table > ours > global_accuracy | minus fedavg, slow", "+9.0"),
+        ("some/table > fedavg, slow > bytes_up_per_client_round | MB", "2.50 MB"),
+        ("some/attack > attack=dlg; batch=2 > ptlr | .2f", "0.50"),
+        ("some/attack > attack=dlg; batch=1 > ptlr | percent", "100.0"),
+        ("some/nested > plain > lira > auc | .2f", "0.70"),
+    ],
+)
+def test_a_figure_in_the_prose_is_looked_up(files: Path, reference: str, shown: str) -> None:
+    assert looked_up(reference, files) == shown
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("some/tabel > ours > global_accuracy", "no result file"),
+        ("some/table > their > global_accuracy", "no 'their'"),
+        ("some/table > ours > local_accuracy", "no 'local_accuracy'"),
+        ("some/table > ours > seed=7 > global_accuracy", "nothing with seed=7"),
+        ("some/attack > attack=dlg; batch=1 > auc", "no 'auc'"),
+        ("some/table > ours > global_accuracy | sprad", "unknown form 'sprad'"),
+        ("some/table > ours > global_accuracy | minus theirs", "no 'theirs'"),
+        ("some/table > ours", "not a figure"),
+    ],
+)
+def test_a_figure_that_is_not_there_is_refused(files: Path, reference: str, said: str) -> None:
+    with pytest.raises(UnknownFigureError, match=said):
+        looked_up(reference, files)
+
+
+def test_text_around_references_stays_as_it_is(files: Path) -> None:
+    text = "It has {{some/table > ours > global_accuracy}} %, and {braces} stay."
+    assert resolved(text, files) == "It has 81.0 %, and {braces} stay."
+
+
+# --- tables and verdicts of a page ----------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", tmp_path)
+    (tmp_path / "small.toml").write_text("rounds = 4\n")
+    (tmp_path / "small.rows.json").write_text(json.dumps({"ours": [], "theirs": [], "new": []}))
+    runs = Runs("small", {"machine": Scale()}, config="small.toml", scaled="four rounds (100)")
+    claims = tuple(
+        Claim(name, f"{left} is ahead", (Comparison(left, ">", "theirs", "global_accuracy"),))
+        for name, left in (("ahead", "ours"), ("later", "new"))
+    )
+    entry = Entry("a-table1", "A paper", "Table 1", "that it is ahead", ("small",), (),
+                  ("global_accuracy",), {"ours": {"global_accuracy": "91.2"}}, "", claims)  # fmt: skip
+    return Catalogue({"small": runs}, {"a-table1": entry})
+
+
+def write(folder: Path, **rows: list[dict[str, Any]]) -> None:
+    (folder / "small.results.json").write_text(json.dumps(rows))
+
+
+MADE = {"fingerprint": "0123456789abcdef", "commit": "fedcba9876543210", "clean": True}
+
+
+def test_a_table_has_ours_beside_the_papers_and_names_its_runs(
+    small: Catalogue, tmp_path: Path
+) -> None:
+    write(
+        tmp_path,
+        ours=[{"seed": n, "global_accuracy": 0.8 + n / 100, "made": MADE} for n in (0, 1)],
+        theirs=[{"seed": 0, "global_accuracy": 0.7}],
+    )
+    shown = paper_tables.entry_table(small, "a-table1")
+    assert shown.splitlines()[0] == "| row | seeds | global, % | paper: global, % | run |"
+    assert "| ours | 2 | 80.5 ± 0.7 | 91.2 | `0123456` at `fedcba9` |" in shown
+    assert "| theirs | 1 | 70.0 | – | commit not recorded |" in shown
+    assert "new" not in shown
+
+
+def test_a_verdict_is_computed_and_its_reason_stands_only_while_it_fits(
+    small: Catalogue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "- {{claim ahead: holds}} Because of *this*.\n"
+    write(tmp_path, ours=[], theirs=[])
+    assert "*Not run yet*: ours is ahead." in results_page.claims(line, small)
+    ours = [{"seed": n, "global_accuracy": 0.8} for n in (0, 1)]
+    write(tmp_path, ours=ours, theirs=[{**run, "global_accuracy": 0.7} for run in ours])
+    assert results_page.claims(line, small) == (
+        "- **Holds**: ours is ahead. 80.0 against 70.0: +10.0 ± 0.0 points (2 seeds). Because of *this*.\n"
+    )
+    write(tmp_path, ours=ours, theirs=[{**run, "global_accuracy": 0.9} for run in ours])
+    shown = results_page.claims(line, small)
+    assert (
+        shown
+        == "- **Does not hold**: ours is ahead. 80.0 against 90.0: -10.0 ± 0.0 points (2 seeds).\n"
+    )
+    assert "written for 'holds'" in capsys.readouterr().err
+
+
+# --- the real page --------------------------------------------------------------------------------
+
+
+def test_the_page_is_what_template_and_results_make() -> None:
+    assert (ROOT / "RESULTS.md").read_text() == results_page.page(), "run make results"
+
+
+def test_no_figure_of_the_page_was_typed() -> None:
+    """Outside of references, prose may name settings and parts of papers; a percentage, a mean with
+    a spread or a decimal is a result.
+    """
+    text = results_page.TEMPLATE.read_text().partition("-->")[2]
+    prose = re.sub(r"\{\{.*?\}\}|`[^`]*`|\([^)]*\)|\"[^\"]*\"", "", text, flags=re.S)
+    assert re.findall(r"\d+\.\d+|\d+ ?%|±", prose) == []
+
+
+def test_every_entry_of_the_catalogue_is_on_the_page() -> None:
+    template = results_page.TEMPLATE.read_text().partition("-->")[2]
+    missing = [name for name in catalogue.load().entries if name not in template]
+    assert missing == []
+    claims = {claim.id for entry in catalogue.load().entries.values() for claim in entry.claims}
+    assert claims == set(re.findall(r"\{\{claim (\S+):", template))
