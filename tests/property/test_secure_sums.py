@@ -139,7 +139,7 @@ def whole_steps(replies: list[Message], clients: int, options: Secure) -> dict[s
 
 @given(data=st.data())
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_the_sum_is_exact_whoever_drops_out_at_whatever_exchange(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

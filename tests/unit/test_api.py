@@ -177,6 +177,7 @@ def test_a_method_may_be_given_as_its_entry(tmp_path: Path) -> None:
     assert weights["half"] == weights["fedavg"]
 
 
+@pytest.mark.slow
 def test_workers_import_the_method_and_give_the_same_bits(tmp_path: Path) -> None:
     runs = [
         lexfed.run(

@@ -264,6 +264,7 @@ def test_uploads_tell_gender_and_age_and_noisy_ones_don_t() -> None:
         assert blind["accuracy"] <= blind["majority"] + 0.05
 
 
+@pytest.mark.slow
 @needs_data
 def test_labels_that_are_nobody_s_can_t_be_inferred() -> None:
     """The same uploads and as many of each label, dealt out by chance: so the attack does not

@@ -34,6 +34,7 @@ QUICK_SCENES = {
 # --- several rounds ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_round_of_a_client_tells_more_than_one(lexfed: Lexfed) -> None:
     """24 texts, 100 dimensions, four rounds: words 0.41 -> 0.45 (prior 0.38), AUC of sentences
     0.89 -> 0.91. Rounds read the
@@ -126,6 +127,7 @@ def test_an_upload_of_zeros_leaves_the_prior() -> None:
     )
 
 
+@pytest.mark.slow
 def test_one_sentence_is_read_from_minilm(lexfed: Lexfed, tiny: Path) -> None:
     """With the pretrained weights: rows of FedAvg, the span of query, key and value of
     FedeVocab.

@@ -35,7 +35,9 @@ def cost(
     return epsilon((Release("user", event, rounds),), "user", 1e-6, accountant)
 
 
-@pytest.mark.parametrize(("accountant", "figure"), [("rdp", 0.8169), ("pld", 0.7335)])
+@pytest.mark.parametrize(
+    ("accountant", "figure"), [("rdp", 0.8169), pytest.param("pld", 0.7335, marks=pytest.mark.slow)]
+)
 def test_the_figures_of_the_paper(accountant: calibration.Accountant, figure: float) -> None:
     noise = noise_for(*PAPER, accountant)
     assert noise == pytest.approx(figure, rel=0.005)

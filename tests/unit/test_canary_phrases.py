@@ -79,6 +79,7 @@ def test_exposure_is_that_of_the_rank() -> None:
     )
 
 
+@pytest.mark.slow
 def test_phrases_are_exposed_where_words_are_and_hidden_where_they_are_not(lexfed: Lexfed) -> None:
     """The pairs: FedAvg's rows and FedeVocab's span put the phrase first among 10,000; a
     rotation hides it from the server,

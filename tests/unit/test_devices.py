@@ -248,7 +248,7 @@ def learned(folder: Path, model: str) -> Mapping[str, Any]:
     }
 
 
-@pytest.mark.parametrize("model", ["lstm", "transformer"])
+@pytest.mark.parametrize("model", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_a_language_model_trains_scores_and_samples_on_the_device(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_method_of_ones_own_is_short() -> None:
     assert code_lines(EXAMPLES / "own_method.py") < 30
 
 
+@pytest.mark.slow
 def test_it_runs_with_workers_is_killed_and_resumed_and_ends_with_the_same_bits(
     lexfed: Lexfed, tmp_path: Path
 ) -> None:

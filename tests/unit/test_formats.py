@@ -29,7 +29,8 @@ ENDS: dict[str, dict[str, tuple[float, float]]] = {
         "lstm.weight_hh_l0": (-2.813417, 3.638468),
         "output.bias": (-17.489641, 10.969938),
     },
-    "agreed": {"vectors": (-0.518349, 0.905473)},
+    # nor these: all pairs of a centre are now scored before its rows move
+    "agreed": {"vectors": (-0.515253, 0.905389)},
 }
 
 

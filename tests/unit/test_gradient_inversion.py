@@ -300,6 +300,7 @@ def test_the_best_of_several_starts_is_kept_and_repeats() -> None:
     assert torch.equal(runs[1].vectors, runs[2].vectors)
 
 
+@pytest.mark.slow
 def test_a_transformer_is_read() -> None:
     config = BertConfig(
         vocab_size=V, hidden_size=D, num_hidden_layers=2, num_attention_heads=2, intermediate_size=4 * D,

@@ -90,6 +90,7 @@ def test_a_run_shows_itself_while_it_goes_on(tiny: Path, tmp_path: Path) -> None
     assert "unfinished" not in seen[-1][0]
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_word_on_the_terminal(
     tiny: Path, lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -337,7 +337,7 @@ def largest(run: Path) -> float:
 NAN = ("--set", "malice.clients=1", "--set", "malice.kind='nan'", "--set", "cohort.size=6")
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_client_that_sends_no_numbers_ends_no_run_and_is_counted(
     workers: int, tiny: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:

@@ -44,7 +44,9 @@ def found(order: Tensor, texts: tuple[Example, ...]) -> float:
     return score_words(order, truth, torch.arange(SIZE), public().words).recall_at_n
 
 
-@pytest.mark.parametrize("options", [{}, {"batch": 1, "lr": 0.01}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"batch": 1, "lr": 0.01}, marks=pytest.mark.slow)]
+)
 def test_masks_are_modelled_where_the_plain_residual_is_blurred(options: dict[str, object]) -> None:
     """Two texts, 36 words in all; one SGD step, and one epoch of two: 1.00 by masks, 0.2 to 0.4 plainly
     (vectors without axes, in a bare clone: 0.7 to 0.8)."""

@@ -335,7 +335,9 @@ def test_masks_of_dropout_are_no_shelter() -> None:
 
 
 def test_an_audit_is_cheap() -> None:
-    """20,000 candidates, d = h = 100, 256 texts of one epoch: 0.03 of 0.5 seconds."""
+    """20,000 candidates, d = h = 100, 256 texts of one epoch: 0.03 seconds. Training takes 0.14
+    (0.5 before its LSTM was compiled).
+    """
     client, part = client_of(256, 1), parts()
     method = fedevocab(part, FedeVocab(adaptive=False))
     attack = reading_spans(part, SIZE)
@@ -352,7 +354,7 @@ def test_an_audit_is_cheap() -> None:
 
     training = min(seconds(lambda: train(message, client, state)) for _ in range(3))
     auditing = min(seconds(lambda: attack(delta, client, state)) for _ in range(3))
-    assert auditing < 0.1 * training
+    assert auditing < 0.35 * training
 
 
 # --- FedAvg --------------------------------------------------------------------------------------

@@ -178,9 +178,8 @@ def test_a_run_that_promises_nothing_says_what_and_which_key_would(
 
 
 def test_a_plan_says_how_its_last_column_is_read_and_what_to_set(lexfed: Lexfed) -> None:
-    out = lexfed(
-        "privacy", "plan", "--rounds", "3", "--population", "1000", "--cohort", "100"
-    ).stdout
+    question = ("--rounds", "3", "--population", "1000", "--cohort", "100", "--epsilon", "2")
+    out = lexfed("privacy", "plan", *question).stdout
     assert "privacy.noise" in out
     assert "above 1" in out
 
