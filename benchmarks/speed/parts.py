@@ -126,7 +126,7 @@ def from_outside(seen: Watched) -> dict[str, float]:
     first, *others = (ends[number] for number in sorted(ends))
     before = (first, *others)
     wall = [after.wall_s - line.wall_s for line, after in zip(before, others, strict=False)]
-    began = next(line for line in seen.lines if " rounds" in line.text)
+    began = next(line for line in seen.lines if " to train on" in line.text)
     return {
         "wall_s_per_round": float(np.median(wall)) if wall else float("nan"),
         "cpu_s_of_rounds": before[-1].cpu_s - first.cpu_s,

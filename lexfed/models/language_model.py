@@ -32,7 +32,7 @@ TOKEN_ROWS = (EMBEDDING, OUTPUT, BIAS)  # what has a row per token, and moves wi
 
 # positions whose logits exist at once: a block that stays in the cache, and 10 MB at 10,000 tokens
 _CHUNK = 256
-_SMALL = 100_000  # numbers of a softmax that is quicker asked twice
+_SMALL = 100_000  # numbers of a table up to which the plain way is the quicker one
 _TOGETHER = 64  # sequences that are scored at once
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -305,7 +305,8 @@ def _flow_back(
     """From the gradient z of h W' + b to those of h, W and b, added to what is there; of W, from
     the second time on.
     """
-    if z.device.type == "cpu" and z.dtype == torch.float32:
+    large = weight.numel() > _SMALL  # a small table is in the cache anyway
+    if large and z.device.type == "cpu" and z.dtype == torch.float32:
         from lexfed.models.products import flow_back  # compiled
 
         arrays = (z, h, weight.contiguous(), to_h, to_weight, to_bias)

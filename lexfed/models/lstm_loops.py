@@ -8,7 +8,7 @@ from lexfed.models.products import FAST, add_product
 f32, i32 = np.float32, np.int32
 
 
-@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy", inline="always")
 def exp(x):  # type: ignore[no-untyped-def]
     """e^x = 2^n e^r with |r| <= log(2) / 2, e^r by a polynomial (Cephes' expf): to 1.2e-7 of it.
     Plain arithmetic, so that it vectorises.
@@ -26,17 +26,17 @@ def exp(x):  # type: ignore[no-untyped-def]
     return p * i32((i32(n) + i32(127)) << i32(23)).view(np.float32)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy", inline="always")
 def sigmoid(x):  # type: ignore[no-untyped-def]
     return f32(1.0) / (f32(1.0) + exp(-x))
 
 
-@njit(nogil=True, cache=True, fastmath=FAST, inline="always")
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy", inline="always")
 def tanh(x):  # type: ignore[no-untyped-def]
     return f32(2.0) / (f32(1.0) + exp(f32(-2.0) * x)) - f32(1.0)
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def sigmoids(values):  # type: ignore[no-untyped-def]
     found = np.empty_like(values)
     for i in range(len(values)):
@@ -44,7 +44,7 @@ def sigmoids(values):  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def forward(back, gates, u, sizes, h0, c0, h, c, before):  # type: ignore[no-untyped-def]
     """From W x + b in `gates` (N, 4h) to i, f, g, o there; h, c, and the h that each step began
     with. u is (h, 4h).
@@ -73,7 +73,7 @@ def forward(back, gates, u, sizes, h0, c0, h, c, before):  # type: ignore[no-unt
         rows = n
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def backward(back, upstream, gates, u, sizes, c0, c, delta, to_h, to_c):  # type: ignore[no-untyped-def]
     """delta = dL / da of every step, (N, 4h), from dL / dh. What flows back to a step's h and c
     from the next is in `to_h` and `to_c`, (B, h). u is (4h, h).

@@ -14,7 +14,7 @@ _TILE = 256  # rows of a large table that stay in the cache meanwhile
 f32 = np.float32
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_product(a, w, out):  # type: ignore[no-untyped-def]
     """out += a w. Four rows and four columns of `a` at a time: a row of `w` that was loaded is used
     four times, and a row of `out` once for four.
@@ -44,7 +44,7 @@ def add_product(a, w, out):  # type: ignore[no-untyped-def]
                 row[j] += value * line[j]
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def add_turned(a, h, out):  # type: ignore[no-untyped-def]
     """out += a' h."""
     rows, inner = a.shape[1], a.shape[0]
@@ -71,7 +71,7 @@ def add_turned(a, h, out):  # type: ignore[no-untyped-def]
                 row[j] += value * line[j]
 
 
-@njit(nogil=True, cache=True, fastmath=FAST)
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
 def flow_back(first, z, h, weight, to_h, to_weight, to_bias):  # type: ignore[no-untyped-def]
     """From the gradient z (n, V) of h W' + b to those of h, W and b, added to what is there; of W,
     from the second time on. W in tiles, each of which is read and written once.
