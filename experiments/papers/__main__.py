@@ -43,7 +43,7 @@ def everything(
             print(f"done: {job.name}")
             continue
         try:
-            if again:
+            if again and do is run:  # a trial leaves no result: what there is stays
                 forget(job)
             do(job, where)
         except (SystemExit, subprocess.CalledProcessError):

@@ -7,10 +7,13 @@ Rows are compared seed by seed, so that both met the same clients. A comparison
     does not    the mean says otherwise
 
 With one seed there is no spread: the 95 % interval of the figure itself (texts and clients drawn)
-takes its place, of perplexities that of the difference over test users; without one, a single seed shows a claim in part at best. A claim of several
-comparisons holds if all do, does not if none does, and else holds in part.
+takes its place, of perplexities that of the difference over test users; without one, a single seed
+shows a claim in part at best. So does a row of which a seed has no figure (it diverged). A claim of
+several comparisons holds if all do, does not if none does, and else holds in part; it is not judged
+before all of them have been run.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,25 +56,31 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Verdict:
-    word: str  # of the claim; empty: nothing of it has been run
+    word: str  # of the claim; empty: not all of it has been run
     outcomes: tuple[Outcome, ...]
     missing: int  # comparisons that have not been run
 
 
 def value(run: Mapping[str, Any], figure: str) -> float | None:
     found = table.derived(dict(run)).get(figure)
-    return None if found is None or isinstance(found, str) else float(found)
+    number = None if found is None or isinstance(found, str) else float(found)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def paired(
     left: Sequence[Mapping[str, Any]], right: Sequence[Mapping[str, Any]], about: Comparison
 ) -> list[tuple[float, float]]:
     """The two figures, of every seed that both have."""
-    first = {run["seed"]: value(run, about.figure) for run in left}
-    second = {run["seed"]: value(run, about.right_figure or about.figure) for run in right}
-    both = sorted(first.keys() & second.keys())
-    pairs = [(first[seed], second[seed]) for seed in both]
+    first, second = (
+        _by_seed(left, about.figure),
+        _by_seed(right, about.right_figure or about.figure),
+    )
+    pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
     return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def _by_seed(runs: Sequence[Mapping[str, Any]], figure: str) -> dict[int, float | None]:
+    return {run["seed"]: value(run, figure) for run in runs}
 
 
 def outcome(
@@ -84,10 +93,15 @@ def outcome(
     if not gaps:
         return None
     beyond = yardstick(gaps, left, right, about)
+    first, second = (
+        _by_seed(left, about.figure),
+        _by_seed(right, about.right_figure or about.figure),
+    )
+    whole = len(pairs) == len(first.keys() & second.keys())  # else a seed of it has no figure
     mean = statistics.mean(gaps)
     if mean <= 0:
         word = NOT
-    elif min(gaps) > 0 and beyond is not None and mean > beyond:
+    elif whole and min(gaps) > 0 and beyond is not None and mean > beyond:
         word = HOLDS
     else:
         word = PART
@@ -134,8 +148,9 @@ def verdict(
         found.append(outcome(left, right, one))
     outcomes = tuple(one for one in found if one is not None)
     words = {one.word for one in outcomes}
-    word = "" if not words else words.pop() if len(words) == 1 else PART
-    return Verdict(word, outcomes, len(found) - len(outcomes))
+    missing = len(found) - len(outcomes)
+    word = "" if missing else words.pop() if len(words) == 1 else PART
+    return Verdict(word, outcomes, missing)
 
 
 def evidence(found: Verdict) -> str:

@@ -169,9 +169,22 @@ def parse(table: Mapping[str, Any], settings: Sequence[str] = (), find: bool = T
         _find_files(table, Path())
     if table.get("method") != files:
         _leave_own_table(table, files)
+    config = None
     keys = [setting.partition("=")[0].strip() for setting in settings]
+    if taken := [key for key in keys if key in toml.flat(written)]:  # of the file, and set anew
+        config = _read(table)
+        back = [key for key in taken if _is_default(config, key)]
+        keys = [key for key in keys if key not in back]
     reads.check(_entry(table), written, keys)
-    return _read(table)
+    return config or _read(table)
+
+
+def _is_default(config: Config, key: str) -> bool:
+    """Whether a table's key says what it would say if nobody had set it."""
+    name, _, last = key.partition(".")
+    table = getattr(config, name, None)
+    fields = dataclasses.fields(table) if dataclasses.is_dataclass(table) else ()
+    return any(one.name == last and getattr(table, last) == one.default for one in fields)
 
 
 # keys that may name a file

@@ -91,7 +91,8 @@ def check(defences: Defences, own_tables: bool, words: bool) -> None:
     if defences.of_tables and not own_tables:
         raise ConfigError(
             "defences.rotation, normalise, whiten and private_layers need method = 'fedevocab': "
-            "here the server makes it"
+            "with others the server makes the word table; take them back "
+            "(--set defences.rotation=none --set defences.whiten=false)"
         )
     if (defences.of_tables or defences.embedding_dropout) and not words:
         raise ConfigError(

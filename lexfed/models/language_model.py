@@ -307,7 +307,7 @@ def _flow_back(
     """
     large = weight.numel() > _SMALL  # a small table is in the cache anyway
     if large and z.device.type == "cpu" and z.dtype == torch.float32:
-        from lexfed.models.products import flow_back  # compiled
+        from lexfed.models.loops import flow_back  # compiled
 
         arrays = (z, h, weight.contiguous(), to_h, to_weight, to_bias)
         flow_back(first, *(one.numpy() for one in arrays))

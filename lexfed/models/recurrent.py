@@ -79,7 +79,7 @@ class _Layer(torch.autograd.Function):  # torch takes a hand-made gradient only 
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         gates = torch.addmm(b + b2, x, w.t())  # (N, 4h); the loop turns sums into gates
         h, c, before = (x.new_empty(len(x), u.shape[1]) for _ in range(3))
-        from lexfed.models.lstm_loops import forward  # compiled: loaded when first needed
+        from lexfed.models.loops import forward  # compiled: loaded when first needed
 
         forward(back, *map(_array, (gates, u.t(), sizes, h0, c0, h, c, before)))
         ctx.save_for_backward(x, sizes, h0, c0, w, u, b, b2, gates, c, before)
@@ -94,7 +94,7 @@ class _Layer(torch.autograd.Function):  # torch takes a hand-made gradient only 
             return _by_torch(x, sizes, (h0, c0), ctx.back, (w, u, b, b2), upstream)
         delta = torch.empty_like(gates)
         carried = x.new_empty(2, int(sizes.max()), u.shape[1])
-        from lexfed.models.lstm_loops import backward
+        from lexfed.models.loops import backward
 
         backward(ctx.back, *map(_array, (upstream, gates, u, sizes, c0, c, delta, *carried)))
         asked = ctx.needs_input_grad  # what is frozen costs nothing

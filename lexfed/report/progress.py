@@ -120,9 +120,9 @@ class Pace:
             self.scored += int(record["metrics"]["scored_clients"])
 
     def left(self, rounds: int) -> str:
-        if rounds <= 0:
+        steady = self.seconds[1:]  # in the first one, workers start
+        if rounds <= 0 or not steady:
             return ""
-        steady = self.seconds[1:] or self.seconds  # in the first one, workers start
         training = rounds * sum(steady) / len(steady)
         scoring = self.clients * self.evaluation / self.scored if self.scored else 0.0
         unknown = "" if self.scored or not self.clients else " and the scoring of all clients"

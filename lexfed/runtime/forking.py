@@ -18,7 +18,7 @@ def warm_up() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     # torch's optimizers import torch._dynamo when first made: a second that each worker would spend
     context.set_forkserver_preload(
-        ["lexfed.runtime.workers", "lexfed.models.lstm_loops", "torch._dynamo"]
+        ["lexfed.runtime.workers", "lexfed.models.loops", "torch._dynamo"]
     )
     forkserver.ensure_running()
     return context

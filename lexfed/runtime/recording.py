@@ -36,8 +36,9 @@ class Recorder:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(OWNERS_FOLDER)
-        for half in filter(HALF.fullmatch, os.listdir(self.folder)):
-            shutil.rmtree(self.folder / half)
+        for half in self.folder.iterdir():
+            if HALF.fullmatch(half.name) and half.is_dir() and not half.is_symlink():
+                shutil.rmtree(half)
         formats.mark(self.folder, "recorded wire", formats.WIRE, OWNER_ONLY)
         text = json.dumps(dict(about), indent=2) + "\n"
         write_atomically(self.folder / ABOUT, text.encode(), OWNER_ONLY)

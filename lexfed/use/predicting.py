@@ -86,7 +86,9 @@ def check(directory: RunDir, client: Who | None, at_home: bool, site: Path | Non
     """Refuse what can't be meant, before anything is loaded."""
     kind = directory.config().entry.kind
     if not kind.labels:
-        raise ConfigError(f"{directory.path} holds a {kind.name}: it has no labels to predict")
+        raise ConfigError(
+            f"{directory.path} is no classifier ({kind.name}): it has no labels to predict"
+        )
     if at_home and client is None and site is None:
         raise ConfigError("--at-home is for a client's own texts: name it with --client")
 

@@ -16,7 +16,9 @@ takes the share 1 - e^-x of the way to the bottom. Nodes with x / n each have ma
 in each direction by itself. The directions and their curvatures are those of the other table: the
 loss of a pair, seen from one row, is curved along the other row (u u', times the second derivative
 of the logistic loss), so they are the principal axes of the rows that were met. All of this is made
-of sums that the server has: moves, counts, nodes.
+of sums that the server has: moves, counts, nodes. It takes everybody's counts for true: one liar
+who claims many pairs bends the steps of all rows (`reach` bounds them), where `add_rare` lets it
+spoil its own rows alone.
 """
 
 from dataclasses import dataclass

@@ -121,8 +121,8 @@ class RowStep:
     """Move the rows, in place: a step costs what it touches, not what the vocabulary is long.
 
     A row that would be no number, or far too long, stays where it is: whoever lies about a row
-    spoils that row, and ends no run. (Where training itself explodes nobody sends numbers any
-    more.)
+    spoils that row (with `in_turn`: all rows), and ends no run. (Where training itself explodes
+    nobody sends numbers any more.)
     """
 
     def step(

@@ -668,6 +668,7 @@ def test_word_vectors_are_trained_on_it_in_threads_too(secrets: str, tmp_path: P
     assert lists == [from_bytes(state.blobs[VOCABULARY])] * 2
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, lexfed: Lexfed) -> None:
     lines = [
         {"text": f"{text} {i}", "source": f"s{k}"}

@@ -219,6 +219,7 @@ def test_a_name_that_stands_for_no_method_is_refused(name: str, match: str) -> N
         lexfed.run({**SETUP, "method": name})
 
 
+@pytest.mark.slow
 def test_a_corpus_loader_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_texts.py").write_text(f"def load():\n    return {COLUMNS!r}\n")
     monkeypatch.chdir(tmp_path)

@@ -67,6 +67,7 @@ LANGUAGE = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_tokenizer_for_free(tmp_path: Path) -> None:
     same(loaded(QUICK / "learned.toml", *LANGUAGE), tmp_path)
 

@@ -543,8 +543,8 @@ def test_a_configuration_turns_them_on(tiny: Path, lexfed: Lexfed, tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["method=fedavg", "defences.rotation=shared"], "here the server makes it"),
-        (["method=lg_fedavg", "defences.private_layers=first"], "here the server makes it"),
+        (["method=fedavg", "defences.rotation=shared"], "the server makes the word table"),
+        (["method=lg_fedavg", "defences.private_layers=first"], "the server makes the word table"),
         (["method=fedevocab", "defences.rotation=shared"], "set vocabulary.vectors"),
         (["method=fedevocab", "model.name=minilm", "defences.rotation=shared"], "can't be hidden"),
         (["model.name=minilm", "defences.embedding_dropout=0.1"], "can't be hidden"),

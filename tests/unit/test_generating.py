@@ -134,7 +134,7 @@ def test_each_command_knows_what_it_is_for(
     (tmp_path / "new.txt").write_text("a text\n")
     refused = lexfed("predict", written().path, "--in", "new.txt")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "holds a language model: it has no labels to predict" in refused.stderr
+    assert "is no classifier (language model): it has no labels to predict" in refused.stderr
     refused = lexfed("generate", trained("fedavg").path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "holds a classifier: it writes no texts" in refused.stderr

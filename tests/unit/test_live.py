@@ -49,6 +49,7 @@ def test_nobody_else_does(wrong: str, tiny: Path, lexfed: Lexfed) -> None:
         assert word not in refused.value.read().decode()
 
 
+@pytest.mark.slow
 def test_before_the_first_round_it_says_so(tiny: Path, lexfed: Lexfed) -> None:
     assert lexfed("run", tiny, "--out", "a").returncode == 0
     (Path("a") / "rounds.jsonl").unlink()

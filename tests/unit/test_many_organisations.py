@@ -88,6 +88,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_sixty_organisations_gain_by_joining(lexfed: Lexfed, tmp_path: Path) -> None:
     """Real text, at twice the usual learning rate: sums of any length diverge there (below)."""
     (tmp_path / "many.toml").write_text(MANY)

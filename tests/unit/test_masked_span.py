@@ -61,6 +61,7 @@ def test_masks_are_modelled_where_the_plain_residual_is_blurred(options: dict[st
     assert found(torch.arange(SIZE), texts) < 0.5, "the prior"
 
 
+@pytest.mark.slow
 def test_past_half_of_the_dimension_it_fades_and_past_two_thirds_it_is_the_plain_one() -> None:
     """54 words: 0.6 to 0.8; 90 words, or Adam: the plain ranking itself."""
     between = of_length(18, 18)[:3]

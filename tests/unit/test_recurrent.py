@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lexfed.models import lstm_loops, products, recurrent
+from lexfed.models import loops, recurrent
 
 LENGTHS = {"one": [1], "alike": [4, 4, 4], "ragged": [9, 7, 7, 4, 1], "many": [6] * 11 + [2] * 3}
 
@@ -120,7 +120,7 @@ def test_what_is_no_number_stays_none(bad: float) -> None:
 
 def test_large_arguments_saturate() -> None:
     values = np.concatenate([np.linspace(-200, 200, 4001), [-1e30, 1e30, -np.inf, np.inf, np.nan]])
-    found = lstm_loops.sigmoids(values.astype(np.float32))
+    found = loops.sigmoids(values.astype(np.float32))
     with np.errstate(over="ignore"):
         expected = 1 / (1 + np.exp(-values))
     np.testing.assert_allclose(found, expected, rtol=3e-6, atol=1e-30)
@@ -132,7 +132,7 @@ def test_products(shape: tuple[int, int, int]) -> None:
     draws = np.random.default_rng(0)
     a = draws.standard_normal((rows, inner)).astype(np.float32)
     w = draws.standard_normal((inner, columns)).astype(np.float32)
-    for add, left in ((products.add_product, a), (products.add_turned, np.ascontiguousarray(a.T))):
+    for add, left in ((loops.add_product, a), (loops.add_turned, np.ascontiguousarray(a.T))):
         out = np.ones((rows, columns), np.float32)
         add(left, w, out)
         np.testing.assert_allclose(out, 1 + a @ w, rtol=1e-5, atol=1e-4)
@@ -144,7 +144,7 @@ def test_what_flows_back_from_logits(size: int) -> None:
     z, h, w = (draws.standard_normal(s).astype(np.float32) for s in ((9, size), (9, 5), (size, 5)))
     for first, frozen in product((True, False), (True, False)):
         to_h, to_w, to_b = np.ones_like(h), np.ones_like(w), np.ones(size, np.float32)
-        products.flow_back(first, z, h, w, to_h, to_w[:0] if frozen else to_w, to_b)
+        loops.flow_back(first, z, h, w, to_h, to_w[:0] if frozen else to_w, to_b)
         to_weight = 1 if frozen else z.T @ h + (not first)
         for found, expected in ((to_h, 1 + z @ w), (to_w, to_weight), (to_b, 1 + z.sum(0))):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -114,7 +114,7 @@ def test_a_command_is_watched_with_its_children(speed: Any) -> None:
 def test_rounds_are_told_apart_by_the_lines_of_a_run(speed: Any) -> None:
     watching, parts = speed("watching"), speed("parts")
     said = {
-        2.0: "fedavg on x: 100 clients, 9,999 texts, 3 rounds",
+        2.0: "fedavg on x: 100 clients, 9,999 texts to train on, 99 held out, 3 rounds",
         4.0: "round 1/3  loss 1.391",
         4.5: "round 2/3  loss 1.391",
         5.2: "round 3/3  scoring 100 clients",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lexfed.experiment import config as configuration
 from lexfed.learning.defences import enough_words
 from lexfed.records.rundir import RunDir
 from lexfed.report import progress
@@ -247,3 +248,16 @@ def test_a_resumed_run_cleans_its_wire(tiny: Path, lexfed: Lexfed) -> None:
     shutil.copytree(message, f"wire/.{message.name}.{os.getpid() + 1}")
     assert lexfed("run", "a", "--resume", *wire, "--set", "rounds=2").returncode == 0
     assert not [path for path in Path("wire").iterdir() if path.name.startswith(".0")]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local_only", "centralised"])
+def test_what_init_wrote_can_be_taken_back_for_another_method(
+    method: str, lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEXFED_DATA", raising=False)
+    assert lexfed("init", "private").returncode == 0
+    back = ("defences.rotation=none", "defences.whiten=false", "defences.normalise=false")
+    table = tomllib.loads(Path("private.toml").read_text())["defences"]
+    settings = [one for one in back if one.partition("=")[0].partition(".")[2] in table]
+    config = configuration.load(Path("private.toml"), [f"method={method}", *settings])
+    assert not config.defences.of_tables

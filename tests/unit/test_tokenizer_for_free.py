@@ -147,6 +147,7 @@ def test_a_switch_costs_no_privacy(folder: Path, lexfed: Lexfed) -> None:
     assert staying["before_switch"] is None
 
 
+@pytest.mark.slow
 def test_any_number_of_workers_gives_the_same_bits(
     folder: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
