@@ -487,11 +487,12 @@ def record(round: int, scored: int = 0) -> dict[str, object]:
 
 
 def records() -> Iterator[object]:
-    yield progress.Scoring(1, 5)
-    yield record(1, scored=5)
-    yield progress.Scoring(2, 100)
+    yield record(1)
+    yield progress.Scoring(2, 5)
+    yield record(2, scored=5)
+    yield progress.Scoring(3, 100)
     time.sleep(0.4)  # the bar is drawn ten times a second
-    yield record(2, scored=100)
+    yield record(3, scored=100)
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -499,8 +500,9 @@ def test_scoring_is_not_silent_and_is_in_the_time_that_is_left(terminal: bool) -
     """ "1 s left", then 86 seconds in which all clients were scored."""
     file = StringIO()
     console = Console(file=file, force_terminal=terminal, width=120)
-    progress.show(records(), 2, 0, console, 100)  # type: ignore[arg-type]
+    progress.show(records(), 3, 0, console, 100)  # type: ignore[arg-type]
     out = file.getvalue()
+    assert terminal or " left" not in out.partition("round 2")[0], "in the first one, workers start"
     assert "scoring 100 clients" in out
     assert "86 s left" in out, "100 clients of 0.86 s each"
     assert terminal or "87 s left" in out, "and before it a round of 1 s"
