@@ -117,7 +117,8 @@ def test_one_class_is_no_matter_for_a_language_model(tiny: Path, lexfed: Lexfed)
     assert note in lexfed("run", tiny, "--out", "a", *by_user).stdout
     texts = ("--set", "method=tokenizer_for_free", "--set", "data.unseen=2", "--set", "data.test=0",
              "--set", "data.validation=0", "--set", "tokenizer_for_free.switch=[]",
-             "--set", "tokenizer.size=300", "--set", "language_model.width=4",
+             "--set", "tokenizer.size=300", "--set", "tokenizer.public=imdb",
+             "--set", "language_model.width=4",
              "--set", "evaluation.every=0")  # fmt: skip
     other = Path("language.toml")
     other.write_text(f'rounds = 1\n[data]\nname = "{tiny.parent}/texts.jsonl"\nclients = 6\n')
