@@ -12,8 +12,8 @@ another one has changed.
 import numpy as np
 from numba import njit
 
-# sums in any order, so that they vectorise; infinity and NaN stay themselves
-FAST = {"reassoc", "contract", "arcp", "nsz"}
+from lexfed.core.kernels import FAST
+
 _TILE = 256  # rows of a large table that stay in the cache meanwhile
 f32, i32 = np.float32, np.int32
 
