@@ -132,6 +132,41 @@ def test_a_verdict_is_computed_and_its_reason_stands_only_while_it_fits(
     assert "written for 'holds'" in capsys.readouterr().err
 
 
+def scored(*points: tuple[int, int, float], seed: int = 0) -> dict[str, Any]:
+    """A run with a curve: round, clients that were scored, global accuracy."""
+    curve = {
+        "global_accuracy": [[n, score] for n, _, score in points],
+        "scored_clients": [[n, clients] for n, clients, _ in points],
+        "bytes_up": [[n, n * 1e6] for n, _, _ in points],
+    }
+    sent = {"parameters_shared": 10, "bytes_up_per_client_round": 1e5}
+    return {"seed": seed, "curve": curve, **sent}
+
+
+FEDAVG = scored((10, 5, 0.60), (20, 5, 0.70), (30, 100, 0.90))
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        # FedAvg's last was of all clients (90.0): five of them never got there
+        (scored((10, 5, 0.65), (20, 5, 0.75), (30, 100, 0.80)), "20 MB, round 20"),
+        # all clients are ahead at the end: of the five, nobody knows
+        (scored((10, 5, 0.55), (20, 5, 0.65), (30, 100, 0.95)), "not reached"),
+        # of another number of clients, or of other clients: nothing compares
+        (scored((10, 7, 0.95), (20, 7, 0.95)), "no curve of the same clients"),
+        (scored((10, 5, 0.95), (20, 5, 0.95), seed=1), "no curve of the same clients"),
+        ({**FEDAVG, "curve": {}}, "no curve kept"),
+    ],
+)
+def test_what_was_sent_until_a_score_is_told_of_the_same_clients(
+    run: dict[str, Any], said: str
+) -> None:
+    aim, found = paper_tables.reached(run, [FEDAVG])
+    assert found == said
+    assert aim == ("70.0" if "same clients" not in said else "–")
+
+
 # --- the real page --------------------------------------------------------------------------------
 
 
