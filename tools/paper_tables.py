@@ -24,7 +24,7 @@ from tools.result_files import ROOT, markdown, results
 PAGES = (*sorted((ROOT / "docs" / "papers").glob("*.md")), ROOT / "docs" / "defences.md")
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.S)
 SENT = "bytes_up_per_client_round"
-LOST = "commit not recorded"
+LOST = "–"  # older runs did not record who made them
 
 
 # --- an entry of the catalogue --------------------------------------------------------------------
@@ -40,11 +40,27 @@ def found(catalogue: Catalogue, entry: Entry) -> list[tuple[Runs, str, list[dict
     return rows
 
 
+def asked(catalogue: Catalogue, entry: Entry) -> list[tuple[str, str, int]]:
+    """Which runs stand for it at machine scale: their name, the row, the seed."""
+    wanted = []
+    for name in entry.runs:
+        runs = catalogue.runs[name]
+        rows = runs.rows("machine") if runs.config and "machine" in runs.scales else {}
+        wanted += [
+            (name, row, seed)
+            for row in rows
+            if not entry.rows or row in entry.rows
+            for seed in runs.scales["machine"].seeds_of(row)
+        ]
+    return wanted
+
+
 def entry_table(catalogue: Catalogue, name: str, made: bool = True) -> str:
     """Ours beside the paper's, one row for each of the runs' rows; and who made it."""
     entry = catalogue.entries[name]
     several = len(entry.runs) > 1
     reported = [key for key in entry.figures if any(key in row for row in entry.reported.values())]
+    made = made and any(maker(ran) != LOST for _, _, ran in found(catalogue, entry))
     heads = ["data"] * several + ["row", "seeds", *(head(key) for key in entry.figures)]
     heads += [f"paper: {head(key)}" for key in reported] + ["run"] * made
     lines = []

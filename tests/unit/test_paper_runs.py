@@ -454,6 +454,21 @@ def test_the_catalogue_names_what_there_is() -> None:
                 assert one.right_runs or one.right in known, claim.id
 
 
+def test_rows_of_a_claim_have_made_as_many_passes_over_their_texts() -> None:
+    """Two epochs were ahead of one."""
+    found = catalogue.load()
+    for entry in found.entries.values():
+        for claim in entry.claims:
+            for one in claim.comparisons:
+                runs = found.runs[one.runs or entry.runs[0]]
+                other = found.runs[one.right_runs] if one.right_runs else runs
+                tables = (price._table(runs, one.left, "machine"),
+                          price._table(other, one.right, "machine"))  # fmt: skip
+                passes = {table["train"]["epochs"] for table in tables
+                          if table["method"] != "local_only"}  # fmt: skip
+                assert len(passes) <= 1, f"{claim.id}: {one.left} against {one.right}"
+
+
 def test_every_committed_result_is_of_a_row() -> None:
     found = catalogue.load()
     for runs in found.runs.values():
