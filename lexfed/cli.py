@@ -336,9 +336,11 @@ def data_check(
 ) -> None:
     """What may go wrong with a data set: no text is shown."""
     from lexfed.corpus import checking
+    from lexfed.experiment.starting import Told, of_few_words
 
     corpus = _described(name, text, label, user, source)
-    remarks = list(checking.of_texts(corpus))
+    told = Told(text, label, user, source)
+    remarks = [*checking.of_texts(corpus), *of_few_words(name, told)]
     if corpus.label_column is None:
         remarks.append(
             "no column of labels was found: a classifier needs one, name it with --label"

@@ -7,6 +7,7 @@ from lexfed.core.figures import curve_of
 from lexfed.corpus import checking
 from lexfed.corpus.text import Corpus
 from lexfed.experiment.assembly import Assembly
+from lexfed.learning.defences import readable
 from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.word import WordTokenizer, count_words
 
@@ -21,6 +22,7 @@ def before(assembly: Assembly) -> Iterator[str]:
     config = assembly.config
     yield from checking.of_clients(people, config.data, whole, labelled=config.entry.kind.labels)
     yield from _of_silent(assembly)
+    yield from _of_readable(assembly)
     some = list(_first(people.seen_text))
     yield from checking.of_scripts(some)
     yield from _of_words(assembly, some)
@@ -38,6 +40,17 @@ def _of_silent(assembly: Assembly) -> Iterator[str]:
             f"{few} of {len(some)} clients have fewer than {least} different words and send "
             "nothing (defences.minimum_words)"
         )
+
+
+def _of_readable(assembly: Assembly) -> Iterator[str]:
+    """Who counts on a rotation, and has clients that it does not shelter."""
+    config = assembly.config
+    alone = config.privacy.placement == "none" and not config.secure.sums
+    if config.defences.rotation == "none" or not alone:
+        return
+    least = config.defences.minimum_words
+    if few := readable(assembly.population, config.model.embedding, least):
+        yield few
 
 
 def _first(corpus: Corpus) -> Iterator[str]:

@@ -299,8 +299,7 @@ def _run(run: Run, manner: Manner) -> RunDir:
         highlight=False,
         soft_wrap=True,
     )
-    told = not manner.quiet and not done and people.here
-    for hint in hints.before(run.assembly) if told else ():
+    for hint in _noted(run) if not done and people.here else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
         scored, sent = scored_clients(run.assembly), _sent(run.directory, done)
@@ -321,6 +320,16 @@ def _run(run: Run, manner: Manner) -> RunDir:
     page.write(run.directory)
     _refuse_diverged(run.directory)
     return run.directory
+
+
+def _noted(run: Run) -> list[str]:
+    """What is remarked on before the first round; the report repeats it. What was counted in texts
+    of users who were promised something stays on the screen.
+    """
+    notes = list(hints.before(run.assembly))
+    if notes and run.assembly.promise is None:
+        run.directory.write_notes(notes)
+    return notes
 
 
 def _texts(people: Population) -> str:

@@ -151,6 +151,21 @@ def test_a_good_data_set_gets_no_remark(lexfed: Lexfed) -> None:
     assert "nothing looks wrong" in result.stdout
 
 
+def test_clients_of_few_words_are_remarked_on_as_init_does(lexfed: Lexfed) -> None:
+    """`init` warned of them, and `data check` found nothing wrong."""
+    rows = [f"word{i % 40} and more {i},{i % 2},u{i % 12}" for i in range(240)]
+    Path("a.csv").write_text("text,label,author\n" + "\n".join(rows))
+    checked, made = lexfed("data", "check", "a.csv"), lexfed("init", "private", "--data", "a.csv")
+    (note,) = [line for line in checked.stdout.splitlines() if "different words" in line]
+    assert "uploads of fewer than" in note
+    assert note.rstrip(".").removeprefix("note: as `lexfed init private` would part them, ") in (
+        made.stdout
+    )
+    Path("b.csv").write_text("text\n" + "\n".join(row.split(",")[0] for row in rows))
+    unlabelled = lexfed("data", "check", "b.csv")
+    assert "different words" not in unlabelled.stdout, "nobody learns to classify them"
+
+
 def test_texts_of_the_test_split_that_are_trained_on_are_counted(
     lexfed: Lexfed, tmp_path: Path
 ) -> None:
