@@ -208,7 +208,7 @@ minimum = {minimum}              # occurrences of a word in all text together
 
 [word2vec]
 dimension = 100
-epochs = 2              # passes over the text, in all rounds together
+epochs = {epochs}              # passes over the text, in all rounds; little text wants more
 
 [cohort]
 sampling = "everyone"
@@ -364,7 +364,8 @@ def _agreed(seen: Seen) -> str:
     if seen.sources > 1:
         kind, clients, why = "source", seen.sources, "an organisation for each source"
     data = _data(seen, kind, clients, why, labelled=False)
-    return AGREED.format(data=data, minimum=10 if seen.texts > 5000 else 3)
+    minimum, epochs = (10, 2) if seen.texts > 5000 else (3, 20)
+    return AGREED.format(data=data, minimum=minimum, epochs=epochs)
 
 
 def _learned(seen: Seen) -> str:

@@ -13,6 +13,7 @@ from lexfed.vocabulary.word import WordTokenizer, count_words
 
 LOOKED_AT = 2_000  # texts that are read for a hint: a run must not wait for it
 CLIENTS_LOOKED_AT = 50
+LEARNED = 0.01  # of the loss: word vectors that gained less have learned nothing
 
 
 def before(assembly: Assembly) -> Iterator[str]:
@@ -89,12 +90,19 @@ def after(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> I
             f"class of the test set ({100 * majority:.1f} %): train longer, or change train.lr"
         )
     yield from _of_curve(records)
-    loss, untrained = summary.get("heldout_loss"), summary.get("untrained_heldout_loss")
-    if loss is not None and untrained is not None and loss >= untrained:
-        yield (
-            f"the loss on held-out text ({loss:.3f}) is no better than untrained vectors' "
-            f"({untrained:.3f}): lower word2vec.lr, or bring more text"
-        )
+    yield from _of_vectors(summary.get("heldout_loss"), summary.get("untrained_heldout_loss"))
+
+
+def _of_vectors(loss: float | None, untrained: float | None) -> Iterator[str]:
+    """Word vectors as they began, or worse. Few words and few passes leave them where they were."""
+    if loss is None or untrained is None or loss < (1 - LEARNED) * untrained:
+        return
+    worse = loss >= untrained
+    yield (
+        f"the loss on held-out text ({loss:.3f}) is {'no' if worse else 'hardly'} better than "
+        f"untrained vectors' ({untrained:.3f}): "
+        f"{'lower word2vec.lr' if worse else 'raise word2vec.epochs'}, or bring more text"
+    )
 
 
 def _of_curve(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
