@@ -5,7 +5,7 @@ config.toml   resolved, re-runnable           checkpoint/  the server's state an
 rounds.jsonl  one line per round              artifacts/   the model and its vocabulary
 summary.json  the figures, keys always there  report.html  the same for people
 modules.json  where modules of one's own were found, so that a resumed run finds them again
-notes.json    what was remarked on before the first round, for the report
+notes.json    what was remarked on uploads before the first round, for the report
 """
 
 import fcntl
