@@ -77,7 +77,7 @@ def layered_and_back(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Back
     def back(upstream: Tensor) -> tuple[Tensor, list[Tensor]]:
         to, found = upstream.transpose(0, 1).flatten(0, 1), list[Tensor]()
         for one in reversed(seen):
-            to, *others = _backward(one, to, (True,) * 4)  # type: ignore[assignment]
+            to, *others = _backward(one, to, (True,) * 4)
             found[:0] = [*others, others[-1]]
         return to.view(steps, rows, -1).transpose(0, 1), found
 
@@ -125,8 +125,10 @@ def _forward(
     return _Seen(x, sizes, c0, back, w, u, gates, h, c, before)
 
 
-def _backward(seen: _Seen, upstream: Tensor, asked: Sequence[bool]) -> list[Tensor | None]:
-    """The gradients of x, W, U and b, of those that are asked for: what is frozen costs nothing."""
+def _backward(seen: _Seen, upstream: Tensor, asked: Sequence[bool]) -> list[Tensor]:
+    """The gradients of x, W, U and b; of those that are not asked for there is nothing: what is
+    frozen costs nothing.
+    """
     from lexfed.models.loops import backward
 
     x, w, u, gates = seen.x, seen.w, seen.u, seen.gates
@@ -138,8 +140,7 @@ def _backward(seen: _Seen, upstream: Tensor, asked: Sequence[bool]) -> list[Tens
     known = (upstream, x, w, u, seen.sizes, seen.c0, gates, seen.c, seen.before)
     carried = x.new_empty(2, int(seen.sizes.max()), u.shape[1])
     backward(seen.back, *map(_array, (*known, torch.empty_like(gates), *carried, *to)))
-    to[1:3] = to[1].t(), to[2].t()
-    return [one if yes else None for one, yes in zip(to, asked, strict=True)]
+    return [to[0], to[1].t(), to[2].t(), to[3]]
 
 
 class _Layer(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass
@@ -162,7 +163,8 @@ class _Layer(torch.autograd.Function):  # torch takes a hand-made gradient only 
         seen = _Seen(x, sizes, c0, ctx.back, w, u, gates, c, c, before)
         needed = ctx.needs_input_grad
         asked = (needed[0], needed[5], needed[6], needed[7] or needed[8])
-        to_x, to_w, to_u, to_b = _backward(seen, upstream, asked)
+        to = _backward(seen, upstream, asked)
+        to_x, to_w, to_u, to_b = (one if yes else None for one, yes in zip(to, asked, strict=True))
         return to_x, None, None, None, None, to_w, to_u, to_b, to_b
 
 

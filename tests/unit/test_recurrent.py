@@ -155,7 +155,9 @@ def test_a_softmax_and_what_flows_back_from_it(size: int, scale: float, frozen: 
     losses = np.empty(21, np.float32)
     asked = (states.numpy(), targets.numpy(), counts.float().numpy())
     loops.cross_entropy(21, *single, *asked, to_h, to_w[:0] if frozen else to_w, to_b, losses)
-    lost = np.minimum(loss.detach().numpy(), 87)  # a chance below the smallest number counts as that
+    lost = np.minimum(
+        loss.detach().numpy(), 87
+    )  # a chance below the smallest number counts as that
     np.testing.assert_allclose(losses, lost, rtol=1e-4, atol=1e-3 * scale)
     for found, right in zip((to_h, to_b), (expected[0], expected[2]), strict=True):
         np.testing.assert_allclose(found, 1 + right.numpy(), rtol=2e-3, atol=2e-5 * scale)
