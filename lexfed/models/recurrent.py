@@ -140,7 +140,8 @@ def _backward(seen: _Seen, upstream: Tensor, asked: Sequence[bool]) -> list[Tens
     known = (upstream, x, w, u, seen.sizes, seen.c0, gates, seen.c, seen.before)
     carried = x.new_empty(2, int(seen.sizes.max()), u.shape[1])
     backward(seen.back, *map(_array, (*known, torch.empty_like(gates), *carried, *to)))
-    return [to[0], to[1].t(), to[2].t(), to[3]]
+    # torch's fused optimizers read gradients as they lie
+    return [to[0], to[1].t().contiguous(), to[2].t().contiguous(), to[3]]
 
 
 class _Layer(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass

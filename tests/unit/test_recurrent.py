@@ -48,6 +48,7 @@ def test_states_and_gradients_are_torchs(lengths: list[int], ways: int, d: int, 
         strict=True,
     ):
         _close(mine, other)
+        assert mine.is_contiguous(), "torch's fused optimizers read gradients as they lie"
 
 
 def test_the_compiled_loops_are_what_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
