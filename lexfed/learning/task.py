@@ -275,23 +275,36 @@ def _plain(
 def _adaptive(
     options: Train, start: Params, leaves: dict[str, Tensor], rates: Mapping[str, float]
 ) -> _Walk:
+    """Adam or AdamW, to the bit as torch's own. (To make that one loads its compiler: a second of
+    every process.)
+    """
     leaves.update({name: leaves[name].detach().clone().requires_grad_() for name in rates})
-    groups = [{"params": [leaves[name]], "lr": rate} for name, rate in rates.items()]
-    kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
-    optimizer = kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+    walked = torch._fused_adam_ if options.optimizer == "adam" else torch._fused_adamw_
+    memory = {
+        name: (torch.zeros_like(start[name]), torch.zeros_like(start[name]), _none_yet(start[name]))
+        for name in rates
+    }
 
+    @torch.no_grad()
     def step(moves: Params, pace: float) -> None:
-        for name, leaf in leaves.items():
-            leaf.grad = moves.get(name)
-        for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
-            group["lr"] = rate * pace
-        optimizer.step()
+        for name, move in moves.items():
+            mean, square, steps = memory[name]
+            steps += 1
+            walked(
+                [leaves[name]], [move], [mean], [square], [], [steps],
+                lr=rates[name] * pace, beta1=0.9, beta2=0.999, eps=1e-8,
+                weight_decay=options.weight_decay, amsgrad=False, maximize=False,
+            )  # fmt: skip
 
     def last(moves: Params, pace: float) -> Moved:
         step(moves, pace)
         return Moved(start, {name: leaf.detach() for name, leaf in leaves.items()})
 
     return _Walk(step, last)
+
+
+def _none_yet(like: Tensor) -> Tensor:
+    return torch.zeros((), device=like.device)  # how many steps were taken
 
 
 LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]
