@@ -4,12 +4,12 @@
     NAME ...] [--workers 2]
 
 Runs go to runs/NAME/ROW-SEED; one that is finished is not run again, one that was killed is
-resumed. The figures are
-written beside the configuration, as CONFIG.results.json, and printed as a Markdown table; runs that
-an earlier file tells of and that lie here no more are kept. Each run says who made it: the
-configuration's fingerprint, the commit, torch, the processor and the command. A setting
-`from=ROW/kept/000100`
-forks the run of that row with the same seed at a round that it kept.
+resumed. One that other settings have made than the row's is refused, and never collected. The
+figures are written beside the configuration, as CONFIG.results.json, and printed as a Markdown
+table; runs that an earlier file tells of and that lie here no more are kept. Each run says who made
+it: the configuration's fingerprint, the commit, torch, the processor and the command. A setting
+`from=ROW/kept/000100` forks the run of that row with the same seed at a round that it kept; if that
+run does not lie here, it is run first.
 """
 
 import argparse
@@ -26,13 +26,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from importlib.metadata import version
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
+from lexfed.core.errors import LexfedError
+from lexfed.experiment.config import FILES, as_table, differences, load
 from lexfed.metrics.perplexity import TextScore, paired_difference
 from lexfed.records.rundir import RunDir
 
@@ -70,12 +72,15 @@ def run(
     config: Path, settings: Sequence[str], seed: int, out: Path, options: Sequence[str] = ()
 ) -> None:
     """One run, or the rest of one; `options` say where it runs, and change no result."""
+    there = begun_already(out) or (out / "summary.json").exists()
+    if there and (differs := stale(config, settings, seed, out)):
+        raise SystemExit(f"{_made_otherwise(out, differs)}: move it away, or take it away")
     if (out / "summary.json").exists():
         return
     begun = started_with(settings, seed, out)
     note_maker(out, f"lexfed run {shlex.join([shown(config), *begun])}")
     print(out.name, flush=True)
-    whole = not (out / "config.toml").exists()
+    whole = not begun_already(out)
     command = [sys.executable, "-m", "lexfed.cli", "run", *arguments(config, begun, out), *options]
     before = os.times()
     code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
@@ -87,9 +92,38 @@ def run(
 
 def arguments(config: Path, begun: Sequence[str], out: Path) -> list[str]:
     """To begin it, or to go on with what was killed."""
-    if (out / "config.toml").exists():
+    if begun_already(out):
         return [str(out), "--resume"]
     return [str(config), "--out", str(out), *begun]
+
+
+def begun_already(out: Path) -> bool:
+    return (out / "config.toml").exists()
+
+
+def run_row(
+    config: Path,
+    rows: Mapping[str, Sequence[str]],
+    row: str,
+    seed: int,
+    folder: Path,
+    options: Sequence[str] = (),
+) -> Path:
+    """And first the row that it is forked from, if its run does not lie here."""
+    out = run_folder(folder, row, seed)
+    base = forked_from(rows[row])
+    if base and not begun_already(out):
+        if base not in rows:
+            raise SystemExit(f"'{row}' is forked from '{base}', which is not run here")
+        run_row(config, rows, base, seed, folder, options)
+    run(config, rows[row], seed, out, options)
+    return out
+
+
+def forked_from(settings: Iterable[str]) -> str:
+    """A row; empty: it begins at the beginning."""
+    forks = [one.removeprefix("from=") for one in settings if one.startswith("from=")]
+    return forks[0].partition("/")[0] if forks else ""
 
 
 def started_with(settings: Sequence[str], seed: int, out: Path) -> list[str]:
@@ -106,6 +140,46 @@ def _option(setting: str, out: Path, seed: int) -> tuple[str, str]:
 
 def run_folder(folder: Path, row: str, seed: int) -> Path:
     return folder / f"{row.replace(' ', '_')}-{seed}"
+
+
+# --- is it the row's? -----------------------------------------------------------------------------
+
+
+def stale(config: Path, settings: Sequence[str], seed: int, out: Path) -> str:
+    """In which keys a run directory is another run than the row's; empty: in none."""
+    plain = [one for one in settings if not one.startswith("from=")]
+    try:
+        wanted, there = load(config, [f"seed={seed}", *plain]), RunDir(out).config()
+    except LexfedError as error:  # a key that is gone, a format of another time
+        return str(error)
+    left, right = as_table(wanted), as_table(there)
+    differ = [key for key in differences(wanted, there) if not _same(left, right, key)]
+    note = note_of(out)
+    known = json.loads(note.read_text()).get("command") if note.is_file() else None
+    if known and _source(shlex.split(known)) != _source(started_with(settings, seed, out)):
+        differ.append("--from")
+    return ", ".join(differ)
+
+
+def _same(left: Mapping[str, Any], right: Mapping[str, Any], key: str) -> bool:
+    """A run may have any name; and a file lies in another folder on another machine."""
+    name, _, last = key.partition(".")
+    if key not in FILES:
+        return key == "name"
+    return _file_names(left[name][last]) == _file_names(right[name][last])
+
+
+def _file_names(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) else [_file_names(one) for one in value or ()]
+
+
+def _source(words: Sequence[str]) -> tuple[str, ...]:
+    """What is forked: the run and the round, wherever its folder lies."""
+    return next((Path(b).parts[-3:] for a, b in pairwise(words) if a == "--from"), ())
+
+
+def _made_otherwise(out: Path, differs: str) -> str:
+    return f"{out} was run with other settings ({differs}) than its row has now"
 
 
 # --- who made it --------------------------------------------------------------------------------
@@ -276,17 +350,37 @@ def curve(records: Sequence[dict[str, Any]]) -> dict[str, list[list[float]]]:
     return found
 
 
-def collected(folder: Path, rows: Iterable[str], old: Results) -> Results:
-    """What lies in the run directories, over what an earlier result file knows."""
-    found = {}
-    for row in rows:
+def collected(
+    folder: Path,
+    config: Path,
+    rows: Mapping[str, Sequence[str]],
+    old: Results,
+    only: Iterable[str] | None = None,
+) -> Results:
+    """What lies in the run directories (of all rows, or only these), over what an earlier result
+    file knows. What is left out is named.
+    """
+    found, looked_at = {}, set(rows if only is None else only)
+    for row, settings in rows.items():
         runs = {run["seed"]: run for run in old.get(row, [])}
-        for path in folder.glob(f"{glob.escape(row.replace(' ', '_'))}-[0-9]*/summary.json"):
-            if path.parent.name.removeprefix(row.replace(" ", "_") + "-").isdigit():
-                run = figures_of(path.parent)
-                runs[run["seed"]] = run
+        for seed, out in _finished(folder, row) if row in looked_at else ():
+            if differs := stale(config, settings, seed, out):
+                print(f"{_made_otherwise(out, differs)}: left out", file=sys.stderr)
+            else:
+                runs[seed] = figures_of(out)
         found[row] = [runs[seed] for seed in sorted(runs)]
+    if gone := [repr(row) for row in old if row not in rows]:
+        where = config.with_suffix(".rows.json").name
+        print(f"no row of {where} any more, left out: {', '.join(gone)}", file=sys.stderr)
     return found
+
+
+def _finished(folder: Path, row: str) -> list[tuple[int, Path]]:
+    """The finished runs of a row that lie here, by seed."""
+    start = row.replace(" ", "_") + "-"
+    there = folder.glob(f"{glob.escape(start)}[0-9]*/summary.json")
+    seeds = {path.parent.name.removeprefix(start): path.parent for path in there}
+    return sorted((int(seed), out) for seed, out in seeds.items() if seed.isdigit())
 
 
 def read_results(path: Path) -> Results:
@@ -357,8 +451,8 @@ def main() -> None:
     # all rows of one seed first: a table that is cut short is still a table
     for seed, row in product([] if options.collect else options.seeds, wanted):
         where = ["--workers", str(options.workers)]
-        run(options.config, rows[row], seed, run_folder(folder, row, seed), where)
-    figures = collected(folder, rows, read_results(file))
+        run_row(options.config, rows, row, seed, folder, where)
+    figures = collected(folder, options.config, rows, read_results(file))
     write_results(file, figures)
     print(table(figures))
     print(pairs(figures))

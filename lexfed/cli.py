@@ -336,9 +336,11 @@ def data_check(
 ) -> None:
     """What may go wrong with a data set: no text is shown."""
     from lexfed.corpus import checking
+    from lexfed.experiment.starting import Told, of_few_words
 
     corpus = _described(name, text, label, user, source)
-    remarks = list(checking.of_texts(corpus))
+    told = Told(text, label, user, source)
+    remarks = [*checking.of_texts(corpus), *of_few_words(name, told)]
     if corpus.label_column is None:
         remarks.append(
             "no column of labels was found: a classifier needs one, name it with --label"
@@ -507,7 +509,10 @@ def privacy(
     target: PrivacyTarget,
     settings: Settings = None,
     epsilon: Annotated[float, _option(help="plan: the epsilon to be promised.")] = 2.0,
-    delta: Annotated[float, _option(help="plan: the chance that it fails.")] = 1e-6,
+    delta: Annotated[
+        float | None,
+        _option(help="plan: the chance that it fails; default: a tenth of one in all users."),
+    ] = None,
     population: Annotated[float, _option(help="plan: users.")] = 1e6,
     cohort: Annotated[float, _option(help="plan: users of a round, in the mean.")] = 1000.0,
     rounds: Annotated[int, _option(help="plan: rounds.")] = 500,
@@ -517,12 +522,7 @@ def privacy(
     """The account of a run or a configuration; `plan` says what noise a promise would take."""
     tell = partial(_console().print, highlight=False, soft_wrap=True, markup=False)
     if str(target) == "plan":
-        from lexfed.privacy.planning import HEADS, Plan, table
-
-        plan = Plan(epsilon, int(population), cohort, rounds, delta, clip, int(parameters))
-        tell(plan.title)
-        _print_cells(HEADS, table(plan))
-        tell(plan.hint)
+        _plan(epsilon, delta, population, cohort, rounds, clip, parameters)
         return
     from lexfed.privacy.promise import NOTHING
     from lexfed.runs import account
@@ -538,6 +538,27 @@ def privacy(
         tell("\nWhat would make it stronger:")
     for line in found.advice:
         tell(f"- {line}")
+
+
+def _plan(
+    epsilon: float,
+    delta: float | None,
+    population: float,
+    cohort: float,
+    rounds: int,
+    clip: float,
+    parameters: float,
+) -> None:
+    from lexfed.privacy import planning
+
+    tell, users = partial(_console().print, highlight=False, soft_wrap=True), int(population)
+    chosen = planning.sound_delta(max(1, users)) if delta is None else delta
+    plan = planning.Plan(epsilon, users, cohort, rounds, chosen, clip, int(parameters))
+    tell(plan.title)
+    for flaw in planning.of_delta(plan.delta, plan.population):
+        tell(f"note: {flaw}\n")
+    _print_cells(planning.HEADS, planning.table(plan))
+    tell(plan.hint)
 
 
 @app.command()

@@ -24,7 +24,7 @@ from tools.result_files import ROOT, markdown, results
 PAGES = (*sorted((ROOT / "docs" / "papers").glob("*.md")), ROOT / "docs" / "defences.md")
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.S)
 SENT = "bytes_up_per_client_round"
-LOST = "commit not recorded"
+LOST = "–"  # older runs did not record who made them
 
 
 # --- an entry of the catalogue --------------------------------------------------------------------
@@ -40,11 +40,27 @@ def found(catalogue: Catalogue, entry: Entry) -> list[tuple[Runs, str, list[dict
     return rows
 
 
+def asked(catalogue: Catalogue, entry: Entry) -> list[tuple[str, str, int]]:
+    """Which runs stand for it at machine scale: their name, the row, the seed."""
+    wanted = []
+    for name in entry.runs:
+        runs = catalogue.runs[name]
+        rows = runs.rows("machine") if runs.config and "machine" in runs.scales else {}
+        wanted += [
+            (name, row, seed)
+            for row in rows
+            if not entry.rows or row in entry.rows
+            for seed in runs.scales["machine"].seeds_of(row)
+        ]
+    return wanted
+
+
 def entry_table(catalogue: Catalogue, name: str, made: bool = True) -> str:
     """Ours beside the paper's, one row for each of the runs' rows; and who made it."""
     entry = catalogue.entries[name]
     several = len(entry.runs) > 1
     reported = [key for key in entry.figures if any(key in row for row in entry.reported.values())]
+    made = made and any(maker(ran) != LOST for _, _, ran in found(catalogue, entry))
     heads = ["data"] * several + ["row", "seeds", *(head(key) for key in entry.figures)]
     heads += [f"paper: {head(key)}" for key in reported] + ["run"] * made
     lines = []
@@ -174,42 +190,43 @@ def by_batch(model: str) -> str:
 
 def to_reach() -> str:
     """What a client sends in a round, and what all had sent when a score was first met that FedAvg
-    has at the end (seed 0, the few clients of the curve).
+    has at the end of its curve: of the same few clients, in the same seed.
     """
-    entry = CATALOGUE.entries["fedevocab-figure4"]
     lines = []
-    for runs, row, ran in found(CATALOGUE, entry):
-        first = next((run for run in ran if run["seed"] == 0), ran[0])
-        goal = _final(runs.found().get("fedavg", []))
-        sent = _sent_at(first.get("curve", {}), goal)
-        if sent is None:
-            said = "no curve kept" if not first.get("curve") else "not reached"
-        else:
-            said = f"{sent[1] / 1e6:,.0f} MB, round {sent[0]:.0f}"
-        aim = "–" if goal is None else f"{100 * goal:.1f}"
+    for runs, row, ran in found(CATALOGUE, CATALOGUE.entries["fedevocab-figure4"]):
+        first = min(ran, key=lambda run: int(run["seed"]))
         travels = f"{first['parameters_shared']:,}"
-        lines.append([runs.called, row, travels, figure([first], SENT), aim, said])
+        told = reached(first, runs.found().get("fedavg", []))
+        lines.append([runs.called, row, travels, figure([first], SENT), *told])
     return markdown(("data", "row", "parameters that travel", "up per client and round",
                      "global, % (FedAvg's last)", "sent until then, by all"), lines)  # fmt: skip
 
 
-def _final(runs: Sequence[Mapping[str, Any]]) -> float | None:
-    curve = next((run["curve"] for run in runs if run["seed"] == 0 and run.get("curve")), {})
-    points = curve.get("global_accuracy", [])
-    return float(points[-1][1]) if points else None
-
-
-def _sent_at(curve: Mapping[str, Any], goal: float | None) -> tuple[float, float] | None:
-    sent = dict(curve.get("bytes_up", []))
-    reached = [n for n, score in curve.get("global_accuracy", []) if goal and score >= goal]
-    return (reached[0], sent[reached[0]]) if reached else None
+def reached(run: Mapping[str, Any], fedavg: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The score to reach, and what was sent until then. Clients of another seed, and of another
+    number, are other clients.
+    """
+    curve = run.get("curve", {})
+    base = next((one.get("curve", {}) for one in fedavg if one["seed"] == run["seed"]), {})
+    goals, scores = _of_the_few(base), _of_the_few(curve)
+    same = bool(goals) and (not curve or _few(base) == _few(curve))
+    aim = f"{100 * goals[-1][1]:.1f}" if same else "–"
+    if not curve:
+        return aim, "no curve kept"
+    if not same:
+        return aim, "no curve of the same clients"
+    met = [n for n, score in scores if score >= goals[-1][1]]
+    if not met:
+        return aim, "not reached"
+    return aim, f"{dict(curve['bytes_up'])[met[0]] / 1e6:,.0f} MB, round {met[0]:.0f}"
 
 
 def best_round() -> str:
     """What a choice of the round on test data is worth, where a run of Table 4 kept its curve."""
     lines = []
     for runs, row, ran in found(CATALOGUE, CATALOGUE.entries["fedevocab-figure4"]):
-        scores = [few for run in ran if (few := _of_the_few(run.get("curve", {})))]
+        curves = [few for run in ran if (few := _of_the_few(run.get("curve", {})))]
+        scores = [[score for _, score in few] for few in curves]
         if scores:
             last, best = ([f(of) for of in scores] for f in (lambda of: of[-1], max))
             gains = [100 * (b - a) for a, b in zip(last, best, strict=True)]
@@ -238,13 +255,18 @@ def learned_on_the_way(name: str, key: str) -> str:
     )
 
 
-def _of_the_few(curve: Mapping[str, Any]) -> list[float]:
-    """Scores of the same few clients, round after round: the last round is scored on all of them,
-    and would not compare.
+def _of_the_few(curve: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Rounds and scores of the same few clients, round after round: the last round is scored on all
+    of them, and would not compare.
     """
     clients = dict(curve.get("scored_clients", []))
-    points = curve.get("global_accuracy", [])
-    return [score for n, score in points if clients and clients[n] == clients[points[0][0]]]
+    return [(n, s) for n, s in curve.get("global_accuracy", []) if clients.get(n) == _few(curve)]
+
+
+def _few(curve: Mapping[str, Any]) -> float | None:
+    """How many clients are scored on the way; None: the run did not say."""
+    scored = curve.get("scored_clients", [])
+    return scored[0][1] if scored else None
 
 
 def _point(value: float) -> str:

@@ -6,8 +6,8 @@ is experiments/fedevocab/table4-sst2.results.json, its row `fedavg`, the mean ov
 may also be named from the repository's folder (`benchmarks/secure`). A step goes into an object by
 its key, or, as `key=value; key=value`, chooses from a list. After `|` comes the form: `spread`
 (mean ± spread), `each` (every seed), `minus ROW` (the mean difference, seed by seed), `median`,
-`percent`, `MB`, `thousands`, or a format such as `.2f`. Accuracies and shares are told in percent.
-What does not exist is refused.
+`percent`, `share` (all, none, or so many %), `MB`, `thousands`, or a format such as `.2f`.
+Accuracies and shares are told in percent. What does not exist is refused.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any
 
 from experiments import table
 
-REFERENCE = re.compile(r"\{\{((?!table |claim |overview)[^{}]+?)\}\}", re.S)
+REFERENCE = re.compile(r"\{\{((?!table |claim |when |overview|standing)[^{}]+?)\}\}", re.S)
 
 
 class UnknownFigureError(Exception):
@@ -115,6 +115,7 @@ FORMS: dict[str, Callable[[list[float], str], str]] = {
     "each": lambda values, key: ", ".join(_number(value, key) for value in values),
     "median": lambda values, key: _number(statistics.median(values), key),
     "percent": lambda values, _: f"{100 * statistics.mean(values):.1f}",
+    "share": lambda values, _: _share(statistics.mean(values)),
     "MB": lambda values, _: f"{statistics.mean(values) / 1e6:.2f} MB",
     "thousands": lambda values, _: f"{statistics.mean(values):,.0f}",
 }
@@ -128,6 +129,10 @@ def _shown(values: list[Any], key: str, form: str, reference: str) -> str:
     if form not in FORMS:
         raise UnknownFigureError(f"{reference}: unknown form '{form}'")
     return FORMS[form](values, key)
+
+
+def _share(value: float) -> str:
+    return {0.0: "none", 1.0: "all"}.get(value, f"{100 * value:.0f} %")
 
 
 def _number(value: float, key: str) -> str:

@@ -5,10 +5,13 @@
 
 In the template, besides references (tools/references.py):
 
+    {{standing}}              how many of the papers' tables and figures were run
     {{overview}}              every table and figure of the papers: what was run, and the verdicts
     {{table NAME}}            of an entry of the catalogue, with what was scaled down, the result
                               files and the command, or that it was not run; or another table of
                               tools/paper_tables.py, tools/audit_tables.py
+    {{when ID: VERDICT}} ...  a paragraph that stands only while the claim has this verdict
+    {{when run ENTRY}} ...    a paragraph that stands only if something of the entry was run
     - {{claim ID: VERDICT}} Why.   a claim of the catalogue: its verdict is computed; the reason
                               stands only while it is the one that it was written for
 """
@@ -16,9 +19,10 @@ In the template, besides references (tools/references.py):
 import re
 import sys
 import textwrap
+from collections.abc import Iterable
 
 from experiments.papers import verdicts
-from experiments.papers.catalogue import Catalogue, Entry
+from experiments.papers.catalogue import Catalogue, Entry, Runs
 from tools import audit_tables, paper_tables
 from tools.references import UnknownFigureError, resolved
 from tools.result_files import ROOT, markdown
@@ -29,22 +33,42 @@ WIDTH = 110
 HARD = "\x1f"  # stands for a space where no line may end
 SHOWN = re.compile(r"\{\{table (.+?)\}\}")
 CLAIM = re.compile(r"^- \{\{claim (\S+): (holds|in part|does not)\}\} ?(.*(?:\n  .*)*)\n", re.M)
+WHEN = re.compile(
+    r"^\{\{when (?:run (\S+)|(\S+): (holds|in part|does not))\}\} ((?:.+\n)+)\n?", re.M
+)
+PART_OF_PAPER = re.compile(r"(?:Table|Figure) \d+")
 WORDS = {verdicts.HOLDS: "Holds", verdicts.PART: "Holds in part", verdicts.NOT: "Does not hold"}
 MADE = "<!-- made by `make results` from experiments/results.template.md and result files -->\n"
 
 
 def page(catalogue: Catalogue = paper_tables.CATALOGUE) -> str:
     text = TEMPLATE.read_text().partition("-->\n")[2].lstrip()
-    text = claims(text, catalogue)
+    text = claims(findings(text, catalogue), catalogue)
+    text = text.replace("{{standing}}", standing(catalogue))
     text = text.replace("{{overview}}", overview(catalogue))
-    text = SHOWN.sub(lambda found: shown(found[1], catalogue), text)
-    return MADE + wrapped(resolved(text, ROOT))
+    return MADE + wrapped(resolved(tables(text, catalogue), ROOT))
+
+
+def findings(text: str, catalogue: Catalogue) -> str:
+    """Paragraphs that say what was found, without those that are not true, or not yet known."""
+
+    def stands(run: str, claim: str, word: str) -> bool:
+        if run:
+            return bool(ran(catalogue, catalogue.entries[run]))
+        return judged(*catalogue.claim(claim), catalogue).word == word
+
+    return WHEN.sub(lambda one: f"{one[4]}\n" if stands(one[1], one[2], one[3]) else "", text)
+
+
+def tables(text: str, catalogue: Catalogue) -> str:
+    said: set[str] = set()  # runs of which it was told what is smaller than in the paper
+    return SHOWN.sub(lambda found: shown(found[1], catalogue, said), text)
 
 
 def wrapped(text: str) -> str:
     """Paragraphs and list items in lines of WIDTH: figures are shorter than their references."""
     blocks, fenced = [], False
-    for block in text.split("\n\n"):
+    for block in re.split(r"\n{2,}", text):  # a table of which there is nothing leaves a gap
         fence = block.count("```") % 2 == 1
         if fenced or "```" in block or block.startswith(("|", "#", "<")):
             fenced ^= fence
@@ -75,7 +99,8 @@ def claims(text: str, catalogue: Catalogue) -> str:
         entry, claim = catalogue.claim(found[1])
         verdict = judged(entry, claim, catalogue)
         if not verdict.word:
-            return f"- *Not run yet*: {claim.says}.\n"
+            some = f" {verdicts.evidence(verdict)}." if verdict.outcomes else ""
+            return f"- *Not judged yet*: {claim.says}.{some}\n"
         why = f" {found[3].strip()}" if verdict.word == found[2] and found[3].strip() else ""
         if verdict.word != found[2] and found[3].strip():
             print(f"{claim.id}: '{verdict.word}' by now, its reason was written for '{found[2]}'; "
@@ -86,7 +111,7 @@ def claims(text: str, catalogue: Catalogue) -> str:
     return CLAIM.sub(line, text)
 
 
-def shown(name: str, catalogue: Catalogue) -> str:
+def shown(name: str, catalogue: Catalogue, said: set[str]) -> str:
     entry = catalogue.entries.get(name)
     if entry is None:
         known = paper_tables.MORE | audit_tables.TABLES
@@ -97,7 +122,7 @@ def shown(name: str, catalogue: Catalogue) -> str:
     if not ran(catalogue, entry):
         return f"*Not run yet*: {again}." + f" {entry.notes}" * bool(entry.notes)
     make = paper_tables.MORE.get(name) or (lambda: paper_tables.entry_table(catalogue, name))
-    return f"{make().rstrip()}\n\n{below(catalogue, entry, again)}"
+    return f"{make().rstrip()}\n\n{below(catalogue, entry, again, said)}"
 
 
 def ran(catalogue: Catalogue, entry: Entry) -> int:
@@ -108,18 +133,63 @@ def ran(catalogue: Catalogue, entry: Entry) -> int:
     return sum(len(runs) for _, _, runs in paper_tables.found(catalogue, entry))
 
 
-def below(catalogue: Catalogue, entry: Entry, again: str) -> str:
+def lacking(catalogue: Catalogue, entry: Entry) -> int:
+    """How many of the runs that stand for it are still to be made."""
+    if not (wanted := paper_tables.asked(catalogue, entry)):  # a command's file has no seeds
+        return 0
+    there = {
+        (runs.name, row, run["seed"])
+        for runs, row, several in paper_tables.found(catalogue, entry)
+        for run in several
+    }
+    return len(set(wanted) - there)
+
+
+def below(catalogue: Catalogue, entry: Entry, again: str, said: set[str]) -> str:
     """What was scaled down, where each run is told of, and how to repeat it."""
     there = [catalogue.runs[name] for name in entry.runs]
     there = [runs for runs in there if "machine" in runs.scales]
     there = [runs for runs in there if runs.results_file("machine").is_file()]
-    scaled = " ".join(f"Scaled down: {runs.scaled}." for runs in there[:1] if runs.scaled)
     files = [runs.results_file("machine").relative_to(ROOT) for runs in there]
     links = ", ".join(f"[{file.name}]({file})" for file in files)
-    lacking = [name for name in entry.runs if name not in {runs.name for runs in there}]
-    missing = f"Not run yet: {', '.join(lacking)}. " if lacking else ""
-    notes = f"{entry.notes} " if entry.notes else ""
-    return f"{notes}{scaled} {missing}Each run: {links}. Again: {again}.".strip()
+    missing = [runs.called or runs.name for name in entry.runs
+               if (runs := catalogue.runs[name]) not in there]  # fmt: skip
+    parts = [entry.notes, smaller(there, said)]
+    parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
+    return " ".join(part for part in [*parts, f"Each run: {links}. Again: {again}."] if part)
+
+
+def smaller(there: Iterable[Runs], said: set[str]) -> str:
+    """Of each of these runs once on the page."""
+    scaled = [runs for runs in there if runs.scaled]
+    new = [runs for runs in scaled if runs.name not in said]
+    said |= {runs.name for runs in new}
+    if not new:
+        return "Smaller than in the paper, as said above." if scaled else ""
+    if len(scaled) == 1:
+        return f"Smaller than in the paper: {new[0].scaled}."
+    each = " ".join(f"{runs.called or runs.name}: {runs.scaled}." for runs in new)
+    return f"Smaller than in the paper. {each}"
+
+
+def standing(catalogue: Catalogue) -> str:
+    """A table of several data sets is one table; an entry may stand for several."""
+    states: dict[tuple[str, str], set[str]] = {}
+    for entry in catalogue.entries.values():
+        for part in PART_OF_PAPER.findall(entry.what):
+            states.setdefault((entry.paper, part), set()).add(state(catalogue, entry))
+    full, none = (sum(found == {one} for found in states.values()) for one in ("full", "none"))
+    part = len(states) - full - none
+    return (
+        f"The papers have {len(states)} tables and figures. Run in full: {full}. In part: {part}. "
+        f"Not run yet: {none}."
+    )
+
+
+def state(catalogue: Catalogue, entry: Entry) -> str:
+    if not ran(catalogue, entry):
+        return "none"
+    return "part" if lacking(catalogue, entry) else "full"
 
 
 def overview(catalogue: Catalogue) -> str:
@@ -127,14 +197,19 @@ def overview(catalogue: Catalogue) -> str:
     for entry in catalogue.entries.values():
         words = [judged(entry, claim, catalogue).word for claim in entry.claims]
         counts = [(word, words.count(word)) for word in WORDS if word in words]
-        number = ran(catalogue, entry)
-        one = any(catalogue.runs[name].command for name in entry.runs)
-        many = "1 run" if number == 1 else f"{number} runs"
-        runs = "not run yet" if not number else "one study" if one else many
         said = ", ".join(f"{word}: {count}" for word, count in counts) or "–"
-        rows.append([entry.paper, entry.what, entry.shows, runs, said])
+        rows.append([entry.paper, entry.what, entry.shows, how_many(catalogue, entry), said])
     heads = ("paper", "where", "what it shows", "here", "claims")
     return markdown(heads, rows).rstrip()
+
+
+def how_many(catalogue: Catalogue, entry: Entry) -> str:
+    if not ran(catalogue, entry):
+        return "not run yet"
+    if any(catalogue.runs[name].command for name in entry.runs):
+        return "one study"
+    every, left = len(paper_tables.asked(catalogue, entry)), lacking(catalogue, entry)
+    return f"{every - left} of {every} runs" if left else "1 run" if every == 1 else f"{every} runs"
 
 
 def main() -> None:

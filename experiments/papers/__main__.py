@@ -12,7 +12,9 @@ Then `make results` writes RESULTS.md.
 import argparse
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from experiments.papers.catalogue import SCALES, CatalogueError, load
 from experiments.papers.check import check
@@ -28,7 +30,8 @@ def options_of(options: argparse.Namespace) -> list[str]:
 
 def checked(found: list[Job], where: list[str]) -> int:
     kept = [job for job in found if job.done and not job.runs.command]
-    answers = [check(job, where) for job in kept]
+    with tempfile.TemporaryDirectory() as folder:
+        answers = [check(job, where, Path(folder)) for job in kept]
     print("\n".join(said for _, said in answers) or "nothing of this was committed")
     return 0 if kept and all(good for good, _ in answers) else 1
 
@@ -46,7 +49,9 @@ def everything(
             if again and do is run:  # a trial leaves no result: what there is stays
                 forget(job)
             do(job, where)
-        except (SystemExit, subprocess.CalledProcessError):
+        except (SystemExit, subprocess.CalledProcessError) as fault:
+            if isinstance(fault, SystemExit) and isinstance(fault.code, str):
+                print(fault.code, file=sys.stderr)
             failed.append(job.name)
     if failed:
         print("failed: " + "; ".join(failed), file=sys.stderr)

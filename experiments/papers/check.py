@@ -1,4 +1,4 @@
-"""Does a quick run give the same bits again?
+"""Does a run give the same bits again? What a fork was forked from is run first.
 
 On the same processor and build of torch every figure and every number of the model must be the
 same. On another one the last bits of a sum may differ: there figures are compared to five digits,
@@ -6,7 +6,6 @@ the model is not, and the answer says so.
 """
 
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ MOVES = ("seconds", "device", "made")  # from run to run, by nature
 DIGITS = 5
 
 
-def check(job: Job, options: Sequence[str]) -> tuple[bool, str]:
-    """Run it anew, beside what was committed."""
+def check(job: Job, options: Sequence[str], folder: Path) -> tuple[bool, str]:
+    """Run it anew below this folder, beside what was committed. Forks share what they are forked
+    from.
+    """
     (kept,) = [one for one in job.runs.found(job.scale)[job.row] if one["seed"] == job.seed]
-    with tempfile.TemporaryDirectory() as folder:
-        out = table.run_folder(Path(folder), job.row, job.seed)
-        table.run(job.runs.path, job.runs.rows(job.scale)[job.row], job.seed, out, options)
-        again = table.figures_of(out)
+    rows, below = job.runs.rows(job.scale), folder / job.runs.name
+    again = table.figures_of(table.run_row(job.runs.path, rows, job.row, job.seed, below, options))
     differ, same = differences(kept, again), same_machine(kept, again)
     how = "bit for bit" if same else f"to {DIGITS} digits (another processor or torch made it)"
     return not differ, f"{job.name}: " + (f"differs in {', '.join(differ)}" if differ else how)

@@ -84,9 +84,7 @@ def _order(job: Job) -> tuple[float, bool, int]:
 
 
 def _forked_from(job: Job) -> str:
-    settings = [] if job.runs.command else job.runs.rows(job.scale)[job.row]
-    forks = [one.removeprefix("from=") for one in settings if one.startswith("from=")]
-    return forks[0].partition("/")[0] if forks else ""
+    return "" if job.runs.command else table.forked_from(job.runs.rows(job.scale)[job.row])
 
 
 def forget(job: Job) -> None:
@@ -97,17 +95,20 @@ def forget(job: Job) -> None:
 
 
 def run(job: Job, options: Sequence[str]) -> None:
-    """And write what it found into the result file, at once."""
+    """And write what it found into the result file, at once; if it is a fork, also what the row is
+    that it was forked from.
+    """
     if job.runs.command:
         for line in job.runs.command:
             program, *words = line.split()
             subprocess.run([sys.executable, str(EXPERIMENTS / program), *words], check=True)
         return
-    settings, file = job.runs.rows(job.scale)[job.row], job.runs.results_file(job.scale)
-    out = table.run_folder(job.folder, job.row, job.seed)
-    table.run(job.runs.path, settings, job.seed, out, options)
-    rows = table.rows_of(job.runs.path)
-    table.write_results(file, table.collected(job.folder, rows, table.read_results(file)))
+    rows, file = job.runs.rows(job.scale), job.runs.results_file(job.scale)
+    table.run_row(job.runs.path, rows, job.row, job.seed, job.folder, options)
+    known = {**table.rows_of(job.runs.path), **rows}  # what this scale does not run stays
+    new = [row for row in (job.row, _forked_from(job)) if row]
+    found = table.collected(job.folder, job.runs.path, known, table.read_results(file), new)
+    table.write_results(file, found)
 
 
 def trial(job: Job, options: Sequence[str]) -> None:

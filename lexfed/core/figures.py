@@ -70,7 +70,7 @@ class Figure:
 FIGURES: tuple[Figure, ...] = (
     Figure("name"),
     Figure("method"),  # as the configuration names it
-    Figure("method_name", "method", str, "rc"),
+    Figure("method_name", "method", str, "rsc"),
     Figure("seed"),
     Figure("rounds", "rounds"),
     Figure("clients", "clients"),
@@ -135,8 +135,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("organisations"),
     # cost
     Figure("bytes_up_per_client_round", "up, per client and round", size, "sc"),
-    Figure("bytes_up", "sent up", size, "rck"),
-    Figure("bytes_down", "sent down", size, "rc"),
+    Figure("bytes_up", "sent up", size, "rsck"),
+    Figure("bytes_down", "sent down", size, "rsc"),
     Figure("parameters_shared", "parameters that travel", whole, "c"),
     Figure("parameters_private", "parameters that stay (per client)", whole, "c"),
     Figure("seconds", "seconds", _seconds, "rsck"),

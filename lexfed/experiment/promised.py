@@ -9,6 +9,7 @@ from lexfed.corpus.catalogue import CATALOGUE
 from lexfed.corpus.population import Population
 from lexfed.experiment.config import Config, own_names
 from lexfed.federation import Method
+from lexfed.privacy.planning import of_delta
 from lexfed.privacy.promise import Promise
 from lexfed.wire import Form
 
@@ -87,10 +88,5 @@ def _classes(config: Config, people: Population) -> Iterator[str]:
 
 
 def _delta(config: Config, people: Population) -> Iterator[str]:
-    """At such a delta it would be allowed to publish all that one of them has, drawn by chance."""
     count = max(len(people), config.privacy.population or 0)
-    if config.privacy.delta * count >= 1:
-        yield (
-            f"privacy.delta = {config.privacy.delta:g} is not below one in {count:,}: it would "
-            "allow to show one of them to all"
-        )
+    yield from (f"privacy.{flaw}" for flaw in of_delta(config.privacy.delta, count))

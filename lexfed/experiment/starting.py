@@ -8,26 +8,25 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lexfed.core.errors import DataError
+from lexfed.core.errors import DataError, LexfedError
 from lexfed.core.importing import is_own
 from lexfed.core.seeds import derive, root
 from lexfed.corpus import population
 from lexfed.corpus.catalogue import CATALOGUE, FOLDER, load
 from lexfed.corpus.loading import Columns
-from lexfed.corpus.population import Data
+from lexfed.corpus.population import Data, Population
 from lexfed.corpus.table_files import read_file
 from lexfed.corpus.text import Corpus
-from lexfed.learning.defences import enough_words
-from lexfed.vocabulary.word import count_words, public_text
+from lexfed.learning.defences import enough_words, readable
+from lexfed.vocabulary.word import public_text
 
 Question = Literal["private", "agreed", "learned", "audit"]
 EMBEDDED: Mapping[Question, str] = {
@@ -209,7 +208,7 @@ minimum = {minimum}              # occurrences of a word in all text together
 
 [word2vec]
 dimension = 100
-epochs = 2              # passes over the text, in all rounds together
+epochs = {epochs}              # passes over the text, in all rounds; little text wants more
 
 [cohort]
 sampling = "everyone"
@@ -316,23 +315,39 @@ def _private(seen: Seen) -> str:
     data = _data(seen, kind, clients, why, labelled=True)
     return PRIVATE.format(
         data=data, vectors=vectors, dimension=dimension, cohort=cohort,
-        minimum=_minimum(_words_of_a_client(data), enough_words(dimension)),
+        minimum=_minimum(readable(_population(data), dimension), enough_words(dimension)),
     )  # fmt: skip
 
 
-def _minimum(words: int, enough: int) -> str:
+def of_few_words(name: str, told: Told) -> Iterator[str]:
+    """What `init private` would warn of, where there is something to classify."""
+    seen = None if is_own(name) else look(name, told)
+    if seen is None or seen.classes < 2:
+        return
+    kind, clients, why = _parted(seen, least=10, most=100)
+    try:
+        people = _population(_data(seen, kind, clients, why, labelled=True))
+    except LexfedError:  # too little of it to be parted: `init` says so
+        return
+    if few := readable(people, _vectors()[1]):
+        yield f"as `lexfed init private` would part them, {few}"
+
+
+def _population(data: str) -> Population:
+    return population.build(Data(**tomllib.loads(data)), derive(root(0), "data"))
+
+
+def _minimum(few: str, enough: int) -> str:
     """Where no client has enough words, nobody would send anything and nothing would be learned."""
-    if words >= enough:
+    if not few:
         return (
             f"minimum_words = {enough}     # different words; who has fewer sends nothing: such "
             "uploads can be read"
         )
     return (
-        f"minimum_words = 0       # {NOTE}your clients have about {words} different words each, "
-        f"and uploads\n# of fewer than {enough} can be read in spite of the rotation (see "
-        f"docs/defences.md). With minimum_words = {enough}\n# nobody would send anything, so it is "
-        "0: fine to try things out on one machine. Before real texts take\n# part, give each "
-        "client more text, or join small clients into one."
+        f"minimum_words = 0       # {NOTE}{few}.\n# With minimum_words = {enough} nobody would "
+        "send anything, so it is 0: fine to try things out on one machine.\n# Before real texts "
+        "take part, give each client more text, or join small clients into one."
     )
 
 
@@ -344,19 +359,13 @@ def notes(text: str) -> list[str]:
     return re.findall(rf"# ({NOTE}.+(?:\n# .+)*)", text)
 
 
-def _words_of_a_client(data: str) -> int:
-    """How many different words the median client has, of the first few."""
-    people = population.build(Data(**tomllib.loads(data)), derive(root(0), "data"))
-    some = range(min(len(people), 10))
-    return int(median(len(count_words(people.client(number).train)) for number in some))
-
-
 def _agreed(seen: Seen) -> str:
     kind, clients, why = "iid", 5, "no column says whose a text is, so they are parted by chance"
     if seen.sources > 1:
         kind, clients, why = "source", seen.sources, "an organisation for each source"
     data = _data(seen, kind, clients, why, labelled=False)
-    return AGREED.format(data=data, minimum=10 if seen.texts > 5000 else 3)
+    minimum, epochs = (10, 2) if seen.texts > 5000 else (3, 20)
+    return AGREED.format(data=data, minimum=minimum, epochs=epochs)
 
 
 def _learned(seen: Seen) -> str:

@@ -59,6 +59,8 @@ class Method:
     diverged: Callable[[ServerState], str | None] | None = None
     # what comes next and is no round, in words, where it takes long; None: nothing of that kind
     ahead: Callable[[ServerState], str | None] | None = None
+    # what the server has done by itself from one state to the next, in words, for who looks on
+    happened: Callable[[ServerState, ServerState], str | None] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.client, Mapping) or not all(

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 
 from lexfed.core.devices import placed
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import ConfigError, DivergedError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive
 from lexfed.federation import ServerState
@@ -169,6 +169,13 @@ def written(
 ) -> Iterator[Written]:
     """Texts that the model writes, in words, until there are enough of them."""
     tokenizer, words, part, params = old.tokenizer, 0, 0, placed(params, task.device)
+    # what it expects of its first token: without numbers, no token is drawn at all
+    first = expected_tokens(task.model, params, [[tokenizer.bos, tokenizer.eos]])
+    if not bool(torch.isfinite(first).all()):
+        raise DivergedError(
+            "the model has left the numbers, and nothing can be sampled from it: lower train.lr or "
+            "server.lr"
+        )
     while words < enough:
         drawn = sample(
             task.model,

@@ -19,11 +19,13 @@ open.
 """
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Literal
 
 from lexfed.core.errors import ConfigError, PrivacyError
 from lexfed.core.seeds import Seed, derive
-from lexfed.corpus.population import Client
+from lexfed.corpus.population import Client, Population
+from lexfed.vocabulary.word import count_words
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ class Defences:
 
 UNDEFENDED = Defences()
 WORDS_A_DIMENSION = 5
+CLIENTS_LOOKED_AT = 10
 
 
 def enough_words(dimension: int) -> int:
@@ -74,6 +77,21 @@ def enough_words(dimension: int) -> int:
     of 400 as many as by word frequencies alone, of 500 fewer.
     """
     return WORDS_A_DIMENSION * dimension
+
+
+def readable(people: Population, dimension: int, least: int = 0) -> str:
+    """Whether uploads can be read in spite of a rotation, because the median client (of the first
+    few) has so few different words and sends all the same; in a sentence. Empty: no.
+    """
+    some = range(min(len(people), CLIENTS_LOOKED_AT))
+    found = int(median(len(count_words(people.client(number).train)) for number in some))
+    enough = enough_words(dimension)
+    if found >= enough or found < least:
+        return ""
+    return (
+        f"clients have about {found} different words each, and uploads of fewer than {enough} can "
+        "be read in spite of the rotation (see docs/defences.md)"
+    )
 
 
 def common_secret(client: Client) -> Seed:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Literal, TypeVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
@@ -135,32 +136,34 @@ def train(
     """Local epochs of a classifier. Of a word table only the rows that its texts use are trained:
     the others would not move, so the result is the same to the bit.
     """
-    rows = touched_rows(task, params, examples) if local.beyond is None else None
-    if rows is None:
+    found = touched(task, params, examples) if local.beyond is None else None
+    if found is None:
         return Trained(*_train(task, params, examples, local, seed))
-    few = renumbered(examples, rows)
+    few, rows = found
     rows = rows.to(params[TABLE].device)
     after, loss = _train(task, {**params, TABLE: params[TABLE][rows]}, few, local, seed)
     return Trained(replace(after, start=params, rows={TABLE: rows}), loss)
 
 
-def touched_rows(task: Task, params: Params, examples: Sequence[Example]) -> Tensor | None:
-    """The rows of the word table that these texts use, ascending, and the first, which padding
-    uses; None: all of them move, by decay or because most are used, or it is no table to look up
-    words in.
+def touched(
+    task: Task, params: Params, examples: Sequence[Example]
+) -> tuple[list[Example], Tensor] | None:
+    """The same texts, of a table that has only the rows that they use, and these rows: ascending,
+    with the first, which padding uses. None: all of them move, by decay or because most are used,
+    or it is no table to look up words in.
     """
     table = params.get(TABLE)
     alone = isinstance(task.model, WordClassifier) and not isinstance(task.model, Wrapping)
     if table is None or BEYOND in params or task.options.weight_decay or not alone:
         return None
-    used = sorted({0}.union(*(one.ids for one in examples)))
-    return torch.tensor(used) if 2 * len(used) < len(table) else None
-
-
-def renumbered(examples: Sequence[Example], rows: Tensor) -> list[Example]:
-    """The same texts, of a table of these rows alone."""
-    place = {row: number for number, row in enumerate(rows.tolist())}.__getitem__
-    return [Example(list(map(place, one.ids)), one.label) for one in examples]
+    ids = np.fromiter(chain((0,), *(one.ids for one in examples)), np.int64)
+    rows, places = np.unique(ids, return_inverse=True)
+    if 2 * len(rows) >= len(table):
+        return None
+    place, few = iter(places[1:].tolist()), []
+    for one in examples:
+        few.append(Example(list(islice(place, len(one.ids))), one.label))
+    return few, torch.from_numpy(rows)
 
 
 def _train(
@@ -272,23 +275,36 @@ def _plain(
 def _adaptive(
     options: Train, start: Params, leaves: dict[str, Tensor], rates: Mapping[str, float]
 ) -> _Walk:
+    """Adam or AdamW, to the bit as torch's own. (To make that one loads its compiler: a second of
+    every process.)
+    """
     leaves.update({name: leaves[name].detach().clone().requires_grad_() for name in rates})
-    groups = [{"params": [leaves[name]], "lr": rate} for name, rate in rates.items()]
-    kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.AdamW
-    optimizer = kind(groups, options.lr, weight_decay=options.weight_decay, fused=True)
+    walked = torch._fused_adam_ if options.optimizer == "adam" else torch._fused_adamw_
+    memory = {
+        name: (torch.zeros_like(start[name]), torch.zeros_like(start[name]), _none_yet(start[name]))
+        for name in rates
+    }
 
+    @torch.no_grad()
     def step(moves: Params, pace: float) -> None:
-        for name, leaf in leaves.items():
-            leaf.grad = moves.get(name)
-        for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
-            group["lr"] = rate * pace
-        optimizer.step()
+        for name, move in moves.items():
+            mean, square, steps = memory[name]
+            steps += 1
+            walked(
+                [leaves[name]], [move], [mean], [square], [], [steps],
+                lr=rates[name] * pace, beta1=0.9, beta2=0.999, eps=1e-8,
+                weight_decay=options.weight_decay, amsgrad=False, maximize=False,
+            )  # fmt: skip
 
     def last(moves: Params, pace: float) -> Moved:
         step(moves, pace)
         return Moved(start, {name: leaf.detach() for name, leaf in leaves.items()})
 
     return _Walk(step, last)
+
+
+def _none_yet(like: Tensor) -> Tensor:
+    return torch.zeros((), device=like.device)  # how many steps were taken
 
 
 LocalUpdate = Callable[[Params, Client, ClientState, Message, Seed], Trained]

@@ -44,6 +44,7 @@ from lexfed.language.language_task import (
     TOKENIZER,
     language_evaluator,
     language_update,
+    tokenizer_of,
     with_tokenizer,
 )
 from lexfed.language.switching import TokenizerForFree, new_tokenizer, switched, told
@@ -82,6 +83,7 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
         ),
         planned=partial(planned, parts, options),
         ahead=partial(ahead, options),
+        happened=happened,
     )
 
 
@@ -90,6 +92,15 @@ def ahead(options: TokenizerForFree, state: ServerState) -> str | None:
     if not options.teach_words or f"{SWITCH}{state.round}" in state.done:
         return None
     return told(options) if state.round in options.switch else None
+
+
+def happened(before: ServerState, after: ServerState) -> str | None:
+    """A switch, and how large the tokenizers are."""
+    known = before.blobs.get(TOKENIZER)
+    if known is None or known == after.blobs[TOKENIZER]:
+        return None
+    old, new = (len(tokenizer_of(state).tokenizer.tokens) for state in (before, after))
+    return f"the tokenizer was switched: {old:,} tokens before, {new:,} now"
 
 
 def planned(parts: LanguageParts, options: TokenizerForFree) -> Ledger:

@@ -80,7 +80,8 @@ class BiLSTMClassifier:
         weights = lstm_weights(params, _LSTM, x, self.options.hidden)
         states = recurrent.packed(x, batch_sizes, weights)  # (N, 2h)
         # (N,) which text a word is of
-        text = torch.cat([torch.arange(int(n)) for n in batch_sizes]).to(device)
+        one = torch.arange(len(batch)).expand(len(batch_sizes), -1)
+        text = one[one < batch_sizes[:, None]].to(device)
         lengths = batch.lengths.to(device)
         pooled = dropout(
             self._pool(params, states, text, lengths), self.options.dropout, generator

@@ -7,17 +7,15 @@ Private Federated Learning", 2022): the chance of the next token, from all token
     score  = -log p_t(x_{t+1}) of every token of a sequence, read in full
     sample = x_{t+1} ~ p_t^(1/temperature) without BOS, from BOS until EOS
 
-The softmax over the vocabulary costs most, so it is taken at real positions only and for a few of
-them at a time.
+How it is trained: `next_token`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lexfed.core.errors import ConfigError, nearest
 from lexfed.core.importing import is_own, own, takes
@@ -31,8 +29,7 @@ BIAS = "output.bias"  # (V,)
 TOKEN_ROWS = (EMBEDDING, OUTPUT, BIAS)  # what has a row per token, and moves with the tokenizer
 
 # positions whose logits exist at once: a block that stays in the cache, and 10 MB at 10,000 tokens
-_CHUNK = 256
-_SMALL = 100_000  # numbers of a table up to which the plain way is the quicker one
+CHUNK = 256
 _TOGETHER = 64  # sequences that are scored at once
 
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -166,173 +163,8 @@ def pad(sequences: Sequence[Sequence[int]]) -> TokenBatch:
     return TokenBatch(ids, lengths)
 
 
-def next_token_loss(params: Params, hidden: Tensor, batch: TokenBatch) -> Tensor:
-    """Of the hidden states (B, T, d) of a batch's inputs; those of padding are left out."""
-    weight, bias = _output(params)
-    asked = _asked(batch)
-    states = hidden.flatten(0, 1)[asked.places.to(hidden.device)]
-    loss: Tensor = _CrossEntropy.apply(states, weight, bias, asked)  # type: ignore[no-untyped-call]
-    return loss
-
-
-def _real(batch: TokenBatch) -> Tensor:  # (B, T)
-    """Which inputs have a target."""
-    return torch.arange(batch.ids.shape[1] - 1) < batch.lengths[:, None] - 1
-
-
-def _output(params: Params) -> tuple[Tensor, Tensor]:
+def output_of(params: Params) -> tuple[Tensor, Tensor]:
     return params[OUTPUT] if OUTPUT in params else params[EMBEDDING], params[BIAS]
-
-
-def next_token_gradient(
-    read: Callable[[Params, Tensor, Seed | None], Tensor],
-    params: Params,
-    batch: TokenBatch,
-    seed: Seed | None,
-    alike: bool,
-) -> tuple[float, Params]:
-    """The loss, and its gradient for those parameters that ask for one; `read` makes hidden states,
-    `alike` ones of inputs that are alike (there is no dropout).
-
-    The same as autograd of `next_token_loss`, with a tenth of its passes over the large tables: the
-    embedding is cut down to the rows that are read, and what flows back to them is added to what
-    the softmax says of all rows.
-    """
-    rows, places = torch.unique(batch.ids[:, :-1], return_inverse=True)
-    inner = {name: value for name, value in params.items() if name not in (OUTPUT, BIAS)}
-    inner[EMBEDDING] = params[EMBEDDING].detach()[rows]
-    inner = {n: v.detach().requires_grad_(params[n].requires_grad) for n, v in inner.items()}
-    with torch.enable_grad():
-        hidden = read(inner, places, seed)
-    weight, bias = _output(params)
-    # to find them takes as long as they save where the table is small
-    asked = _asked_once(batch) if alike and weight.numel() > _SMALL else _asked(batch)
-    at = asked.places.to(hidden.device)
-    states = hidden.detach().flatten(0, 1)[at]
-    loss, upstream, to_weight, to_bias = _softmax(
-        states, weight.detach(), bias.detach(), asked, weight.requires_grad
-    )
-    trained = [name for name, value in inner.items() if value.requires_grad]
-    to_hidden = hidden.new_zeros(hidden.shape)
-    to_hidden.view(-1, hidden.shape[2])[at] = upstream
-    found = torch.autograd.grad(hidden, [inner[name] for name in trained], to_hidden)
-    gradient = dict(zip(trained, found, strict=True)) | {BIAS: to_bias}
-    if EMBEDDING in trained:
-        table = to_weight if OUTPUT not in params else torch.zeros_like(params[EMBEDDING])
-        gradient[EMBEDDING] = table.index_add_(0, rows.to(table.device), gradient[EMBEDDING])
-    if OUTPUT in params:
-        gradient[OUTPUT] = to_weight
-    return float(loss), {n: g for n, g in gradient.items() if params[n].requires_grad}
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What the softmax is asked: of which hidden states, and which tokens came next. The first few
-    states may be asked for several tokens each.
-    """
-
-    places: Tensor  # (S,) of the states, in the batch laid out flat
-    states: Tensor  # (N,) ascending: which of them each target is asked of
-    targets: Tensor  # (N,)
-    shared: Tensor  # (K,) how many targets the first K states have
-
-
-def _asked(batch: TokenBatch) -> _Asked:
-    """Every target of a state of its own."""
-    places = _real(batch).flatten().nonzero().squeeze(1)
-    states = torch.arange(len(places))
-    return _Asked(places, states, batch.ids[:, 1:].flatten()[places], states[:0])
-
-
-def _asked_once(batch: TokenBatch) -> _Asked:
-    """The same, but windows that begin with the same token have one first state: all texts begin
-    with BOS. What flows back to it flows through it once, for all of them.
-    """
-    real, ids = _real(batch), batch.ids
-    begun = real[:, 0].nonzero().squeeze(1)  # windows
-    _, which, counts = torch.unique(ids[begun, 0], return_inverse=True, return_counts=True)
-    order = torch.argsort(which, stable=True)
-    begun = begun[order]
-    first = begun[counts.cumsum(0) - counts]  # one window of each first token
-    real[:, 0] = False
-    rest = real.flatten().nonzero().squeeze(1)
-    return _Asked(
-        torch.cat([first * real.shape[1], rest]),
-        torch.cat([which[order], torch.arange(len(rest)) + len(first)]),
-        torch.cat([ids[begun, 1], ids[:, 1:].flatten()[rest]]),
-        counts,
-    )
-
-
-def _softmax(
-    hidden: Tensor, weight: Tensor, bias: Tensor, asked: _Asked, rows: bool = True
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """mean of -log softmax(z)[target] with z = h W' + b, and its gradient (softmax(z) - onehot) / N
-    to h, W and b, chunk by chunk; to W only where its `rows` are trained.
-
-    The gradient is written over the logits, so that (N, V) numbers never exist: less memory, and
-    faster for it.
-    """
-    to_hidden, to_bias = torch.zeros_like(hidden), torch.zeros_like(bias)
-    to_weight = torch.empty_like(weight) if rows else weight.new_empty(0, weight.shape[1])
-    losses, share = [], 1 / len(asked.targets)
-    for at in range(0, len(hidden), _CHUNK):
-        h = hidden[at : at + _CHUNK]
-        here = slice(*torch.searchsorted(asked.states, torch.tensor([at, at + len(h)])).tolist())
-        cells = (asked.states[here] - at) * len(bias) + asked.targets[here]
-        cells = cells.to(h.device)
-        z = torch.addmm(bias, h, weight.t())  # (n, V)
-        torch.softmax(z, 1, out=z)
-        # a chance that is too small for a number counts as the smallest there is
-        losses.append(-z.view(-1)[cells].clamp_min(torch.finfo(z.dtype).tiny).log())
-        several = asked.shared[at : at + _CHUNK].to(h.device)
-        z[: len(several)] *= several[:, None]
-        z.view(-1).index_add_(0, cells, z.new_full(cells.shape, -1.0))
-        # the share goes with the smallest matrix
-        _flow_back(at == 0, z, h * share, weight, to_hidden[at : at + _CHUNK], to_weight, to_bias)
-    return torch.cat(losses).mean(), to_hidden.mul_(share), to_weight, to_bias.mul_(share)
-
-
-def _flow_back(
-    first: bool,
-    z: Tensor,
-    h: Tensor,
-    weight: Tensor,
-    to_h: Tensor,
-    to_weight: Tensor,
-    to_bias: Tensor,
-) -> None:
-    """From the gradient z of h W' + b to those of h, W and b, added to what is there; of W, from
-    the second time on.
-    """
-    large = weight.numel() > _SMALL  # a small table is in the cache anyway
-    if large and z.device.type == "cpu" and z.dtype == torch.float32:
-        from lexfed.models.loops import flow_back  # compiled
-
-        arrays = (z, h, weight.contiguous(), to_h, to_weight, to_bias)
-        flow_back(first, *(one.numpy() for one in arrays))
-        return
-    to_h.addmm_(z, weight)
-    if len(to_weight):
-        to_weight.addmm_(z.t(), h, beta=float(not first))
-    to_bias += z.sum(0)
-
-
-class _CrossEntropy(torch.autograd.Function):  # torch takes a hand-made gradient only as a subclass
-    """The same for autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor, asked: _Asked) -> Tensor:
-        loss, *gradients = _softmax(hidden, weight, bias, asked, ctx.needs_input_grad[1])
-        ctx.save_for_backward(*gradients)
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = (upstream * gradient for gradient in ctx.saved_tensors)
-        wanted = zip(gradients, ctx.needs_input_grad, strict=False)
-        return *(gradient if needed else None for gradient, needed in wanted), None
 
 
 # --- scoring --------------------------------------------------------------------------------------
@@ -377,9 +209,9 @@ def _score(model: LanguageModel, params: Params, batch: TokenBatch) -> Iterator[
 
 def _likelihood(params: Params, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """(N, d), (N,) -> (N,), (N,)"""
-    weight, bias = _output(params)
+    weight, bias = output_of(params)
     nll, best = [], []
-    for h, y in zip(torch.split(hidden, _CHUNK), torch.split(targets, _CHUNK), strict=True):
+    for h, y in zip(torch.split(hidden, CHUNK), torch.split(targets, CHUNK), strict=True):
         z = torch.addmm(bias, h, weight.t())  # (n, V)
         nll.append(torch.logsumexp(z, 1) - z.gather(1, y[:, None]).squeeze(1))
         best.append(z.argmax(1) == y)
@@ -390,7 +222,7 @@ def expected_tokens(
     model: LanguageModel, params: Params, sequences: Sequence[Sequence[int]]
 ) -> Tensor:
     """How often the model expects each token at the places of these sequences, (V,)."""
-    weight, bias = _output(params)
+    weight, bias = output_of(params)
     total = torch.zeros_like(bias)
     for start in range(0, len(sequences), _TOGETHER):
         batch, at = pad(sorted(sequences[start : start + _TOGETHER], key=len, reverse=True)), 0
@@ -398,7 +230,7 @@ def expected_tokens(
         for hidden in model.read(params, batch.ids[:, :-1], counts):
             rows, width = hidden.shape[:2]
             real = torch.arange(at, at + width) < counts[:rows, None]  # (b, t)
-            for h in torch.split(hidden[real], _CHUNK):
+            for h in torch.split(hidden[real], CHUNK):
                 total += torch.softmax(torch.addmm(bias, h, weight.t()), 1).sum(0)
             at += width
     return total
@@ -498,7 +330,7 @@ def _draw(
     """The token at which the cumulative chance passes a uniform number (R, 1): ten times as fast as
     torch.multinomial.
     """
-    weight, bias = _output(params)
+    weight, bias = output_of(params)
     uniform = uniform.to(hidden.device)
     z = torch.addmm(bias, hidden, weight.t()).div_(temperature)  # (R, V)
     z[:, bos] = -torch.inf

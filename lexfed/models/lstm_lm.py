@@ -27,10 +27,14 @@ from lexfed.models.language_model import (
     LanguageModelOptions,
     Step,
     TokenBatch,
-    next_token_gradient,
-    next_token_loss,
 )
 from lexfed.models.model import dropout, lstm_weights
+from lexfed.models.next_token import (
+    Reading,
+    next_token_gradient,
+    next_token_loss,
+    read_by_autograd,
+)
 from lexfed.models.recurrent import State
 
 _STRETCH = 64  # columns of a long sequence that are read at once
@@ -65,8 +69,25 @@ class LstmLanguageModel:
     def gradient(
         self, params: Params, batch: TokenBatch, seed: Seed | None
     ) -> tuple[float, Params]:
-        alike = self.options.dropout == 0
-        return next_token_gradient(self.hidden, params, batch, seed, alike)
+        plain = self.options.dropout == 0
+        trained = all(params[name].requires_grad for name in (EMBEDDING, *self._names()))
+        direct = plain and trained and recurrent.compiled(params[EMBEDDING])
+        read = self._read_and_back if direct else read_by_autograd(self.hidden)
+        return next_token_gradient(read, params, batch, seed, plain)
+
+    def _read_and_back(self, params: Params, ids: Tensor, seed: Seed | None) -> Reading:
+        """By the compiled loops alone."""
+        table = params[EMBEDDING].detach()
+        x = F.embedding(ids, table)
+        weights = lstm_weights(params, self._names(), x, self.options.width)
+        states, flow = recurrent.layered_and_back(x, [one.detach() for one in weights])
+
+        def back(upstream: Tensor) -> Params:
+            to_x, to_weights = flow(upstream)
+            to_table = torch.zeros_like(table).index_add_(0, ids.flatten(), to_x.flatten(0, 1))
+            return {EMBEDDING: to_table, **dict(zip(self._names(), to_weights, strict=True))}
+
+        return states, back
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
         """The state is carried over the whole sequence."""

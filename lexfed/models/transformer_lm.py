@@ -28,10 +28,9 @@ from lexfed.models.language_model import (
     LanguageModelOptions,
     Step,
     TokenBatch,
-    next_token_gradient,
-    next_token_loss,
 )
 from lexfed.models.model import dropout
+from lexfed.models.next_token import next_token_gradient, next_token_loss, read_by_autograd
 
 POSITIONS = "positions.weight"  # (context, d)
 _SPREAD = 0.02  # of a fresh weight
@@ -105,7 +104,7 @@ class TransformerLanguageModel:
         self, params: Params, batch: TokenBatch, seed: Seed | None
     ) -> tuple[float, Params]:
         alike = self.options.dropout == 0
-        return next_token_gradient(self.hidden, params, batch, seed, alike)
+        return next_token_gradient(read_by_autograd(self.hidden), params, batch, seed, alike)
 
     def read(self, params: Params, ids: Tensor, counts: Tensor) -> Iterator[Tensor]:
         """The first window whole, then of each the columns that are new: at least context // 2 are

@@ -13,10 +13,26 @@ leaves, and another colludes.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lexfed.core.errors import ConfigError
 from lexfed.privacy.calibration import Accountant, noise_for
+
+
+def sound_delta(users: float) -> float:
+    """Well below one in all users."""
+    return 0.1 / users
+
+
+def of_delta(delta: float, users: int) -> Iterator[str]:
+    """At such a delta it would be allowed to publish all that one of them has, drawn by chance."""
+    if delta * users >= 1:
+        yield (
+            f"delta = {delta:g} is not below one in {users:,}: it would allow to show one of them "
+            "to all"
+        )
+
 
 FACTORS = (0.1, 1.0, 10.0)  # of the cohort that was asked for
 
@@ -27,7 +43,7 @@ class Plan:
     population: int
     cohort: float
     rounds: int
-    delta: float = 1e-6
+    delta: float
     clip: float = 0.5
     parameters: int = 1_000_000
     accountant: Accountant = "pld"

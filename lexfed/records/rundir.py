@@ -5,6 +5,7 @@ config.toml   resolved, re-runnable           checkpoint/  the server's state an
 rounds.jsonl  one line per round              artifacts/   the model and its vocabulary
 summary.json  the figures, keys always there  report.html  the same for people
 modules.json  where modules of one's own were found, so that a resumed run finds them again
+notes.json    what was remarked on uploads before the first round, for the report
 """
 
 import fcntl
@@ -12,7 +13,7 @@ import json
 import shutil
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from lexfed.privacy import accounting
 from lexfed.runtime.workers import WORKERS_LOCK
 
 Record = dict[str, Any]  # one line of rounds.jsonl
+NOTES = "notes.json"
 DEPLOYMENT = "deployment.json"  # of a run between organisations: the federation's name, its keys
 
 
@@ -134,6 +136,14 @@ class RunDir:
         write_atomically(
             self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode()
         )
+
+    def write_notes(self, notes: Sequence[str]) -> None:
+        write_atomically(self.path / NOTES, (json.dumps(notes) + "\n").encode())
+
+    def notes(self) -> list[str]:
+        path = self.path / NOTES
+        found: list[str] = json.loads(path.read_text()) if path.is_file() else []
+        return found
 
     @property
     def finished(self) -> bool:

@@ -42,6 +42,7 @@ def page(run: RunDir) -> str:
         for key in shown("k")
         if summary.get(key) is not None
     )
+    lead += "".join(paragraph(f"Note: {note}.") for note in run.notes())
     return frame.document(f"{summary['name']}: {summary['method_name']}", lead, tabs)
 
 

@@ -33,6 +33,11 @@ class Ahead:
     work: str
 
 
+@dataclass(frozen=True)
+class Happened(Ahead):
+    """Work of the server's own that is over: a line that stays."""
+
+
 Events = Iterator[Record | Scoring | Ahead]
 
 
@@ -66,6 +71,9 @@ def _show_bar(
             if isinstance(record, Scoring):
                 progress.update(task, figures=str(record), left=pace.scoring(record))
                 continue
+            if isinstance(record, Happened):
+                progress.console.print(_line(record, rounds), soft_wrap=True, highlight=False)
+                continue
             if isinstance(record, Ahead):
                 progress.update(task, figures=record.work, left="")
                 continue
@@ -84,8 +92,7 @@ def _show_lines(events: Events, rounds: int, console: Console, clients: int, sen
     pace = Pace(clients=clients)
     for record in events:
         if isinstance(record, Ahead):
-            line = f"round {record.round}/{rounds}  {record.work}"
-            console.print(line, soft_wrap=True, highlight=False)
+            console.print(_line(record, rounds), soft_wrap=True, highlight=False)
             continue
         if isinstance(record, Scoring):
             if record.last:
@@ -100,6 +107,10 @@ def _show_lines(events: Events, rounds: int, console: Console, clients: int, sen
             soft_wrap=True,
             highlight=False,
         )
+
+
+def _line(work: Ahead, rounds: int) -> str:
+    return f"round {work.round}/{rounds}  {work.work}"
 
 
 @dataclass

@@ -13,6 +13,7 @@ from lexfed.experiment.assembly import Assembly, assemble
 from lexfed.experiment.config import Config
 from lexfed.privacy import accounting
 from lexfed.privacy.accounting import Bare, Ledger, Release
+from lexfed.privacy.planning import sound_delta
 from lexfed.privacy.promise import Promise, Statement
 from lexfed.records import checkpoint
 from lexfed.records.rundir import RunDir
@@ -107,10 +108,10 @@ def _advice(config: Config, promise: Promise | None, statement: Statement | None
             "too; 'local' without them, for more noise"
         )
     users = config.privacy.population or config.data.clients
-    if config.privacy.delta > 0.1 / users:
+    if config.privacy.delta > sound_delta(users):
         lines.append(
             f"privacy.delta = {config.privacy.delta:g} is large for {users:,} users: choose one "
-            f"below {0.1 / users:.0e}"
+            f"below {sound_delta(users):.0e}"
         )
     if config.secrets == "seed":
         lines.append(

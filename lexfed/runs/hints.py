@@ -7,11 +7,13 @@ from lexfed.core.figures import curve_of
 from lexfed.corpus import checking
 from lexfed.corpus.text import Corpus
 from lexfed.experiment.assembly import Assembly
+from lexfed.learning.defences import readable
 from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.word import WordTokenizer, count_words
 
 LOOKED_AT = 2_000  # texts that are read for a hint: a run must not wait for it
 CLIENTS_LOOKED_AT = 50
+LEARNED = 0.01  # of the loss: word vectors that gained less have learned nothing
 
 
 def before(assembly: Assembly) -> Iterator[str]:
@@ -20,10 +22,16 @@ def before(assembly: Assembly) -> Iterator[str]:
     yield from checking.of_blanks(people.train)
     config = assembly.config
     yield from checking.of_clients(people, config.data, whole, labelled=config.entry.kind.labels)
-    yield from _of_silent(assembly)
+    yield from of_uploads(assembly)
     some = list(_first(people.seen_text))
     yield from checking.of_scripts(some)
     yield from _of_words(assembly, some)
+
+
+def of_uploads(assembly: Assembly) -> Iterator[str]:
+    """Clients of few words: the report repeats it, because it is read by others too."""
+    yield from _of_silent(assembly)
+    yield from _of_readable(assembly)
 
 
 def _of_silent(assembly: Assembly) -> Iterator[str]:
@@ -38,6 +46,17 @@ def _of_silent(assembly: Assembly) -> Iterator[str]:
             f"{few} of {len(some)} clients have fewer than {least} different words and send "
             "nothing (defences.minimum_words)"
         )
+
+
+def _of_readable(assembly: Assembly) -> Iterator[str]:
+    """Who counts on a rotation, and has clients that it does not shelter."""
+    config = assembly.config
+    alone = config.privacy.placement == "none" and not config.secure.sums
+    if config.defences.rotation == "none" or not alone:
+        return
+    least = config.defences.minimum_words
+    if few := readable(assembly.population, config.model.embedding, least):
+        yield few
 
 
 def _first(corpus: Corpus) -> Iterator[str]:
@@ -76,12 +95,19 @@ def after(summary: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> I
             f"class of the test set ({100 * majority:.1f} %): train longer, or change train.lr"
         )
     yield from _of_curve(records)
-    loss, untrained = summary.get("heldout_loss"), summary.get("untrained_heldout_loss")
-    if loss is not None and untrained is not None and loss >= untrained:
-        yield (
-            f"the loss on held-out text ({loss:.3f}) is no better than untrained vectors' "
-            f"({untrained:.3f}): lower word2vec.lr, or bring more text"
-        )
+    yield from _of_vectors(summary.get("heldout_loss"), summary.get("untrained_heldout_loss"))
+
+
+def _of_vectors(loss: float | None, untrained: float | None) -> Iterator[str]:
+    """Word vectors as they began, or worse. Few words and few passes leave them where they were."""
+    if loss is None or untrained is None or loss < (1 - LEARNED) * untrained:
+        return
+    worse = loss >= untrained
+    yield (
+        f"the loss on held-out text ({loss:.3f}) is {'no' if worse else 'hardly'} better than "
+        f"untrained vectors' ({untrained:.3f}): "
+        f"{'lower word2vec.lr' if worse else 'raise word2vec.epochs'}, or bring more text"
+    )
 
 
 def _of_curve(records: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -299,8 +299,8 @@ def _run(run: Run, manner: Manner) -> RunDir:
         highlight=False,
         soft_wrap=True,
     )
-    told = not manner.quiet and not done and people.here
-    for hint in hints.before(run.assembly) if told else ():
+    told = not done and people.here
+    for hint in _noted(run, manner.quiet) if told else ():
         console.print(f"note: {hint}", highlight=False, soft_wrap=True, markup=False)
     try:
         scored, sent = scored_clients(run.assembly), _sent(run.directory, done)
@@ -321,6 +321,16 @@ def _run(run: Run, manner: Manner) -> RunDir:
     page.write(run.directory)
     _refuse_diverged(run.directory)
     return run.directory
+
+
+def _noted(run: Run, quiet: bool) -> list[str]:
+    """What is remarked on before the first round. The report repeats what is said of uploads; what
+    was counted in texts of users who were promised something stays on the screen.
+    """
+    kept = list(hints.of_uploads(run.assembly)) if run.assembly.promise is None else []
+    if kept:
+        run.directory.write_notes(kept)
+    return [] if quiet else list(hints.before(run.assembly))
 
 
 def _texts(people: Population) -> str:

@@ -29,7 +29,7 @@ from lexfed.privacy.accounting import to_json
 from lexfed.records import checkpoint
 from lexfed.records.checkpoint import Checkpoint
 from lexfed.records.rundir import RunDir
-from lexfed.report.progress import Ahead, Events, Scoring
+from lexfed.report.progress import Ahead, Events, Happened, Scoring
 from lexfed.runs import summary
 from lexfed.runtime.meter import Tally, metered
 from lexfed.runtime.ray_cluster import ray_cluster
@@ -157,7 +157,9 @@ class Server:
             good = self._good(after)
             if good is None:
                 break
-            if self._keep(good):
+            before, due = self.state, self._keep(good)
+            yield from self._happened(before)
+            if due:
                 yield from self._record()
                 self.tally.reset()
             yield from self._ahead()
@@ -169,6 +171,11 @@ class Server:
         ahead = self.run.assembly.method.ahead
         if ahead is not None and (work := ahead(self.state)) is not None:
             yield Ahead(self.state.round, work)
+
+    def _happened(self, before: ServerState) -> Iterator[Happened]:
+        happened = self.run.assembly.method.happened
+        if happened is not None and (work := happened(before, self.state)) is not None:
+            yield Happened(self.state.round, work)
 
     def _books(self) -> Books | None:
         """Where something is promised: what the method asks for, it pays."""

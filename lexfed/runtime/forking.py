@@ -16,10 +16,7 @@ def warm_up() -> ForkServerContext:
     ours may.
     """
     context = multiprocessing.get_context("forkserver")
-    # torch's optimizers import torch._dynamo when first made: a second that each worker would spend
-    context.set_forkserver_preload(
-        ["lexfed.runtime.workers", "lexfed.models.loops", "torch._dynamo"]
-    )
+    context.set_forkserver_preload(["lexfed.runtime.preloaded"])
     forkserver.ensure_running()
     return context
 

@@ -2,7 +2,8 @@
 
 A worker rebuilds method and clients from the configuration. What crosses to it is a job
 (`jobs`) and the name of a file that holds the request, which all workers map into memory; what
-comes back is messages. But for the four strings it is started with, nothing is pickled.
+comes back is messages, a large one in a file too: a pipe takes three times as long. But for the
+four strings it is started with, nothing is pickled.
 """
 
 import fcntl
@@ -22,7 +23,7 @@ import torch
 
 from lexfed.core.devices import CPU, shared_out
 from lexfed.core.errors import WorkerDied
-from lexfed.core.files import write_atomically
+from lexfed.core.files import OWNER_ONLY, write_atomically
 from lexfed.core.memory import keep_blocks
 from lexfed.experiment import config as configuration
 from lexfed.experiment.assembly import assemble
@@ -42,9 +43,12 @@ from lexfed.runtime.jobs import (
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.simulation import Site, site_of
 from lexfed.runtime.store import Store
-from lexfed.wire import Message, Verb, decode, encode, read
+from lexfed.wire import Message, Verb, chunks, decode, encode, read, size
 
 WORKERS_LOCK = "workers.lock"  # held, shared, by every worker process
+_LARGE = 2**18  # bytes of a message from which on it goes in a file
+_HERE, _THERE = b"=", b"@"  # what a worker says: the message itself, or where it is
+_PASSING = ".passing-{}-{}.safetensors"  # such a file: whose, and which
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ def workers(
     )
     context = warm_up()
     team: list[Worker] = []
+    _sweep(site.store.root)
     try:
         for number in range(count):
             orders = replace(told, device=str(shared_out(device, number)))
@@ -92,6 +97,7 @@ def workers(
             worker.pipe.close()
             worker.process.kill()
             worker.process.join()
+        _sweep(site.store.root)
 
 
 def _federation(site: Site, team: list[Worker]) -> Federation:
@@ -114,13 +120,24 @@ def _shared(folder: Path, requests: Requests) -> Iterator[dict[int, str]]:
     paths: dict[int, str] = {}
     try:
         for number, message in distinct(requests).items():
-            path = folder / f".request-{os.getpid()}-{time.monotonic_ns()}.safetensors"
-            write_atomically(path, encode(message))
-            paths[number] = str(path)
+            paths[number] = str(_put(folder, message))
         yield paths
     finally:
         for name in paths.values():
             Path(name).unlink()
+
+
+def _put(folder: Path, message: Message) -> Path:
+    """For another process to read, now: a crash may forget it."""
+    path = folder / _PASSING.format(os.getpid(), time.monotonic_ns())
+    write_atomically(path, chunks(message), OWNER_ONLY, durable=False)
+    return path
+
+
+def _sweep(folder: Path) -> None:
+    """What was on its way when somebody was killed. (One run at a time has this folder.)"""
+    for path in folder.glob(_PASSING.format("*", "*")):
+        path.unlink(missing_ok=True)
 
 
 def _schedule(team: list[Worker], jobs: list[bytes], work: list[int]) -> list[Sequence[Message]]:
@@ -153,10 +170,22 @@ def _send(team: list[Worker], pipe: Connection, job: bytes) -> None:
 def _receive(team: list[Worker], pipe: Connection) -> Sequence[Message]:
     try:
         count = int(pipe.recv_bytes())
-        replies = [decode(pipe.recv_bytes()) for _ in range(count)]
+        replies = [_taken(pipe.recv_bytes()) for _ in range(count)]
     except (EOFError, OSError) as error:
         raise _died(team, pipe) from error
     return without_fault(replies)
+
+
+def _taken(said: bytes) -> Message:
+    """A message, or the name of the file that it is in. What was mapped into memory stays there
+    without its name.
+    """
+    if said[:1] == _HERE:
+        return decode(said[1:])
+    path = Path(os.fsdecode(said[1:]))
+    message = read(path)
+    path.unlink()
+    return message
 
 
 def _died(team: list[Worker], pipe: Connection) -> WorkerDied:
@@ -189,15 +218,22 @@ def _work(pipe: Connection, orders: Orders) -> None:
             return
         try:
             site = site or _site(orders)
-            replies = answer(site, job, _request)
+            folder = Path(orders.store)
+            said = [_said(reply, folder) for reply in answer(site, job, _request)]
         except Exception as error:
-            replies = [fault(error)]
+            said = [_HERE + encode(fault(error))]
         try:
-            pipe.send_bytes(str(len(replies)).encode())
-            for reply in replies:
-                pipe.send_bytes(encode(reply))
+            pipe.send_bytes(str(len(said)).encode())
+            for one in said:
+                pipe.send_bytes(one)
         except OSError:  # the run is over
             return
+
+
+def _said(reply: Message, folder: Path) -> bytes:
+    if size(reply) < _LARGE:
+        return _HERE + encode(reply)
+    return _THERE + os.fsencode(_put(folder, reply))
 
 
 def _site(orders: Orders) -> Site:

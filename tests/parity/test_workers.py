@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from lexfed.runtime.forking import warm_up, without_main
-from lexfed.runtime.workers import Orders, _work
+from lexfed.runtime.workers import Orders, _said, _taken, _work
+from lexfed.wire import Message
 from tests.conftest import Lexfed
 
 METHODS = {
@@ -90,3 +92,29 @@ def test_a_worker_ends_quietly_when_the_run_ends_with_its_bytes_unread(
     process.join(timeout=60)
     assert process.exitcode == 0
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_large_message_goes_in_a_file_that_is_gone_when_it_was_read(tmp_path: Path) -> None:
+    large = Message({"delta/x": torch.randn(400, 300)}, {"clients": 3}, {"words": b"some"})
+    small = Message({"delta/x": torch.randn(4)}, {"clients": 3})
+    for message, files in ((large, 1), (small, 0)):
+        said = _said(message, tmp_path)
+        assert len(list(tmp_path.iterdir())) == files
+        assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir())
+        taken = _taken(said)
+        assert not list(tmp_path.iterdir())
+        assert torch.equal(taken.arrays["delta/x"], message.arrays["delta/x"])
+        assert (taken.meta, taken.blobs) == (message.meta, message.blobs)
+
+
+def test_what_a_killed_worker_left_on_its_way_is_swept_up(
+    tiny: Path, lexfed: Lexfed, tmp_path: Path
+) -> None:
+    assert lexfed("run", tiny, "--out", "a", "--workers", 2).returncode == 0
+    clients = tmp_path / "a/checkpoint/clients"
+    assert not list(clients.glob(".passing*"))
+    _said(Message({"delta/x": torch.randn(400, 300)}), clients)
+    assert list(clients.glob(".passing*"))
+    result = lexfed("run", "a", "--resume", "--workers", 2, "--set", "rounds=3")
+    assert result.returncode == 0, result.stderr
+    assert not list(clients.glob(".passing*"))

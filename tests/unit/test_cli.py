@@ -1,6 +1,7 @@
 """The command as a user meets it: what it writes, what it prints, and how it refuses."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -89,6 +90,12 @@ def test_runs_side_by_side(tiny: Path, lexfed: Lexfed, tmp_path: Path) -> None:
     for method in methods:
         assert lexfed("run", tiny, "--out", method, "--set", f"method={method}").returncode == 0
     result = lexfed("compare", *methods, "--out", "page.html")
+    heads, *rows = (
+        re.split(" {2,}", line.strip()) for line in result.stdout.splitlines()[: len(methods) + 1]
+    )
+    assert heads[:2] == ["run", "method"]
+    assert heads[-3:] == ["sent up", "sent down", "seconds"]
+    assert [row[1] for row in rows] == list(methods)
     assert result.returncode == 0, result.stderr
     page = (tmp_path / "page.html").read_text()
     for method in methods:

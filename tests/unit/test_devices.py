@@ -350,7 +350,7 @@ class Readings(TorchFunctionMode):
 
 def test_an_lstm_that_learns_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own on the CPU doesn't mind. cuDNN has no gradient of what it read without."""
-    monkeypatch.setattr(recurrent, "_here", lambda x: False)
+    monkeypatch.setattr(recurrent, "compiled", lambda x: False)
     language = language_model.build(LanguageModelOptions(name="lstm", layers=1, width=4))
     task = task_of(BiLSTMClassifier(ModelOptions(embedding=4, hidden=3), 2))
     with Readings() as seen:

@@ -510,7 +510,7 @@ def test_what_could_not_do_what_it_says_is_refused(
 
 
 def test_a_plan_has_noise_in_shares_between_the_servers_and_everybodys_own() -> None:
-    plan = Plan(8.0, 1000, 100, 20, accountant="rdp")
+    plan = Plan(8.0, 1000, 100, 20, 1e-6, accountant="rdp")
     shared, alone, server = distributed(plan), local(plan), central(plan)
     assert server.number < shared.number < alone.number
     assert shared.multiplier == alone.multiplier / 2

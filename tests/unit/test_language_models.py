@@ -18,7 +18,7 @@ from lexfed.core.errors import ConfigError
 from lexfed.core.params import Params, count
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
-from lexfed.models import language_model
+from lexfed.models import next_token
 from lexfed.models.language_model import (
     BIAS,
     EMBEDDING,
@@ -251,7 +251,7 @@ def test_gradients_are_those_of_plain_autograd(name: str, tied: bool, frozen: bo
 def test_the_gradient_that_training_asks_for_is_that_of_the_loss(
     name: str, tied: bool, frozen: bool, dropped: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language_model, "_SMALL", 0)
+    monkeypatch.setattr(next_token, "_SMALL", 0)
     model, params = tiny(name, tied, dropout=dropped)
     begun_alike = [[token, *sequence(6, token)] for token in (5, 7, 5, 5, 7, 9)]
     batch = pad([sequence(9, seed) for seed in range(40)] + PIECES + begun_alike + [[3], [5, 4]])
@@ -275,7 +275,7 @@ def test_many_windows_that_begin_alike_and_windows_of_one_target(
     name: str, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More first states than a chunk of logits holds; and batches that hold nothing else."""
-    monkeypatch.setattr(language_model, "_SMALL", small)
+    monkeypatch.setattr(next_token, "_SMALL", small)
     model, params = tiny(name)
     leaves = {n: v.clone().requires_grad_() for n, v in params.items()}
     starts = [[token % VOCAB, (3 * token) % VOCAB] for token in range(700)]

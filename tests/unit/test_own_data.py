@@ -151,6 +151,21 @@ def test_a_good_data_set_gets_no_remark(lexfed: Lexfed) -> None:
     assert "nothing looks wrong" in result.stdout
 
 
+def test_clients_of_few_words_are_remarked_on_as_init_does(lexfed: Lexfed) -> None:
+    """`init` warned of them, and `data check` found nothing wrong."""
+    rows = [f"word{i % 40} and more {i},{i % 2},u{i % 12}" for i in range(240)]
+    Path("a.csv").write_text("text,label,author\n" + "\n".join(rows))
+    checked, made = lexfed("data", "check", "a.csv"), lexfed("init", "private", "--data", "a.csv")
+    (note,) = [line for line in checked.stdout.splitlines() if "different words" in line]
+    assert "uploads of fewer than" in note
+    assert note.rstrip(".").removeprefix("note: as `lexfed init private` would part them, ") in (
+        made.stdout
+    )
+    Path("b.csv").write_text("text\n" + "\n".join(row.split(",")[0] for row in rows))
+    unlabelled = lexfed("data", "check", "b.csv")
+    assert "different words" not in unlabelled.stdout, "nobody learns to classify them"
+
+
 def test_texts_of_the_test_split_that_are_trained_on_are_counted(
     lexfed: Lexfed, tmp_path: Path
 ) -> None:
@@ -334,3 +349,32 @@ def test_the_published_fedevocab_is_a_preset() -> None:
 
 def test_a_corpus_of_hand_is_checked_too() -> None:
     assert list(checking.of_texts(corpus_of(["a b c"] * 10, [1] * 10)))
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (2.5, []),
+        (4.10, []),
+        (4.158, ["the loss on held-out text (4.158) is hardly better than untrained vectors' (4.159): "
+                 "raise word2vec.epochs, or bring more text"]),
+        (4.30, ["the loss on held-out text (4.300) is no better than untrained vectors' (4.159): "
+                "lower word2vec.lr, or bring more text"]),
+    ],
+)  # fmt: skip
+def test_vectors_that_have_learned_nothing_are_told_of(loss: float, said: list[str]) -> None:
+    """Four thousand words, two passes: 4.158 against 4.159, and no word about it."""
+    summary = {"heldout_loss": loss, "untrained_heldout_loss": 4.1588830833596715}
+    assert list(hints.after(summary, [])) == said
+
+
+def test_init_makes_more_passes_over_little_text_and_it_learns(lexfed: Lexfed) -> None:
+    texts = [
+        text.replace('"', "") for text, _ in zip(load("rotten_tomatoes"), range(200), strict=False)
+    ]
+    lines = [f'"{text}",s{i % 3}' for i, text in enumerate(texts)]
+    Path("a.csv").write_text("text,source\n" + "\n".join(lines))
+    assert lexfed("init", "agreed", "--data", "a.csv").returncode == 0
+    run = lexfed("run", "agreed.toml", "--out", "a")
+    assert run.returncode == 0, run.stderr
+    assert "untrained" not in run.stdout

@@ -1,6 +1,8 @@
 """The papers' catalogue: what is run, in which order, at what price, and what a claim comes to."""
 
 import json
+import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,9 +10,13 @@ from typing import Any
 import pytest
 
 from experiments import table
+from experiments.papers import __main__ as papers
 from experiments.papers import catalogue, check, driver, price, verdicts
 from experiments.papers.catalogue import Catalogue, CatalogueError, Runs, Scale
 from experiments.papers.verdicts import HOLDS, NOT, PART, Claim, Comparison
+from lexfed.core.figures import SUMMARY
+from lexfed.experiment.config import load
+from lexfed.records import rundir
 from tests.conftest import ROOT
 
 AHEAD = Comparison("ours", ">", "theirs", "global_accuracy")
@@ -199,8 +205,100 @@ def test_a_run_is_begun_then_resumed_and_left_alone_when_it_is_finished(tmp_path
     out.mkdir(parents=True)
     (out / "config.toml").write_text("rounds = 3\n")
     assert table.arguments(config, begun, out) == [str(out), "--resume"]
-    (out / "summary.json").write_text("{}")
-    table.run(config, [], 1, out)  # with another word it would fail: there is no such file
+
+
+def finished(config: Path, out: Path, *settings: str, **summary: Any) -> Path:
+    """A run directory as `lexfed run` would have left it."""
+    run = rundir.create(out, load(config, settings))
+    run.write_summary(dict.fromkeys(SUMMARY) | {"seed": 0, "seconds": 1.0} | summary)
+    (out / "rounds.jsonl").touch()
+    return out
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text('name = "small"\nrounds = 4\n')
+    return path
+
+
+def test_a_finished_run_is_left_alone(config: Path, tmp_path: Path) -> None:
+    out = finished(config, tmp_path / "dear-1", "seed=1", "train.lr=0.5", seed=1)
+    before = (out / "summary.json").read_bytes()
+    table.run(config, ["train.lr=0.5"], 1, out)  # another run would take seconds, and write it anew
+    assert (out / "summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("made_with", "differs"),
+    [
+        (["seed=1", "train.lr=0.1"], "train.lr"),
+        (["seed=1", "train.lr=0.5", "rounds=5"], "rounds"),  # no part of a fingerprint
+        (["seed=2", "train.lr=0.5"], "seed"),
+        (
+            ["seed=1", "train.lr=0.5", "data.clients=7", "cohort.size=3"],
+            "data.clients, cohort.size",
+        ),
+    ],
+)
+def test_a_run_of_other_settings_is_not_taken_for_the_rows(
+    config: Path, tmp_path: Path, made_with: list[str], differs: str
+) -> None:
+    """A finished one was its result, a killed one was gone on with: whatever had made it."""
+    out = finished(config, tmp_path / "dear-1", *made_with, seed=1)
+    for _ in ("finished", "killed"):
+        with pytest.raises(SystemExit, match=rf"dear-1 was run with other settings \({differs}\)"):
+            table.run(config, ["train.lr=0.5"], 1, out)
+        (out / "summary.json").unlink(missing_ok=True)
+
+
+def test_a_run_whose_configuration_is_no_longer_read_is_stale(config: Path, tmp_path: Path) -> None:
+    out = finished(config, tmp_path / "dear-0")
+    (out / "config.toml").write_text("rounds = 4\nno_such_key = 1\n")
+    assert "no_such_key" in table.stale(config, [], 0, out)
+
+
+def test_files_lie_elsewhere_on_another_machine(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("text,label\na b,0\nc d,1\n")
+    out = finished(config, tmp_path / "dear-0", f"data.name={tmp_path / 'mine.csv'}")
+    text = (out / "config.toml").read_text()
+    (out / "config.toml").write_text(text.replace(str(tmp_path), "/elsewhere"))
+    assert table.stale(config, ["data.name=mine.csv"], 0, out) == ""
+    assert table.stale(config, ["data.name=other.csv"], 0, out) == "data.name"
+
+
+def test_a_fork_is_stale_if_it_was_forked_elsewhere(config: Path, tmp_path: Path) -> None:
+    out = finished(config, tmp_path / "runs" / "fork-0")
+    begun = table.started_with(["from=base/kept/000002"], 0, out)
+    table.note_maker(out, f"lexfed run small.toml {shlex.join(begun)}")
+    assert table.stale(config, ["from=base/kept/000002"], 0, out) == ""
+    assert table.stale(config, ["from=base/kept/000003"], 0, out) == "--from"
+
+
+def test_a_stale_run_does_not_write_over_a_committed_one(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = results(dear=[9.0], base=[5.0])
+    for row, settings in (("dear", ["train.lr=0.1"]), ("base", [])):
+        finished(config, tmp_path / "runs" / f"{row}-0", *settings, seconds=77.0)
+    rows: dict[str, list[str]] = {"dear": ["train.lr=0.5"], "base": []}
+    found = table.collected(tmp_path / "runs", config, rows, old)
+    assert found["dear"] == old["dear"]
+    assert [run["seconds"] for run in found["base"]] == [77.0]
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "dear-0 was run with other settings (train.lr)" in said[0]
+    only = table.collected(tmp_path / "runs", config, rows, old, only=["dear"])
+    assert only["base"] == old["base"]
+
+
+def test_rows_that_are_no_rows_any_more_are_named_when_they_go(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = results(dear=[9.0], gone=[5.0], lost=[5.0])
+    assert table.collected(tmp_path, config, {"dear": []}, old) == {"dear": old["dear"]}
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["no row of small.rows.json any more, left out: 'gone', 'lost'"]
 
 
 def test_what_is_done_again_begins_anew(small: Catalogue) -> None:
@@ -214,6 +312,76 @@ def test_what_is_done_again_begins_anew(small: Catalogue) -> None:
     assert not table.note_of(out).exists()
 
 
+TINY = """
+rounds = 2
+keep = [1]
+[data]
+name = "rotten_tomatoes"
+limit = 60
+clients = 5
+[vocabulary]
+vectors = "hashed:8"
+[model]
+embedding = 8
+hidden = 4
+"""
+
+
+def a_fork(folder: Path) -> driver.Job:
+    """Of a base that the result file knows, and that does not lie here."""
+    (folder / "small.toml").write_text(TINY)
+    rows = {"base": [], "fork": ["from=base/kept/000001", "train.lr=0.5"]}
+    (folder / "small.rows.json").write_text(json.dumps(rows))
+    runs = Runs("small", {"machine": Scale()}, config="small.toml")
+    table.write_results(runs.results_file("machine"), results(base=[5.0]))
+    base, fork = driver.jobs(Catalogue({"small": runs}, {}), "machine")
+    assert (base.row, base.done, fork.row, fork.done) == ("base", True, "fork", False)
+    return fork
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small")  # results go to a folder of the test's own
+def test_a_forks_base_is_run_first_where_it_does_not_lie_here(tmp_path: Path) -> None:
+    """It was done, so nobody ran it, and the fork found no checkpoint."""
+    fork = a_fork(tmp_path)
+    driver.run(fork, [])
+    found = fork.runs.found()
+    assert found["fork"][0]["rounds"] == 2
+    assert found["base"][0]["made"]["model"] != found["fork"][0]["made"]["model"]
+    shutil.rmtree("runs")
+    good, said = check.check(fork, [], tmp_path / "again")
+    assert good, said
+    assert said.endswith("bit for bit")
+
+
+def test_a_fork_that_is_there_needs_no_base_and_another_one_the_rows_own(
+    config: Path, tmp_path: Path
+) -> None:
+    rows = {"base": ["train.lr=0.5"], "fork": ["from=base/kept/000002"]}
+    finished(config, tmp_path / "base-0", "train.lr=0.1")
+    with pytest.raises(SystemExit, match=r"base-0 was run with other settings \(train.lr\)"):
+        table.run_row(config, rows, "fork", 0, tmp_path)
+    out = finished(config, tmp_path / "fork-0")
+    assert table.run_row(config, rows, "fork", 0, tmp_path) == out
+
+
+def test_a_fork_of_what_is_no_row_is_refused(config: Path, tmp_path: Path) -> None:
+    rows = {"fork": ["from=base/kept/000002"]}
+    with pytest.raises(SystemExit, match="'fork' is forked from 'base', which is not run here"):
+        table.run_row(config, rows, "fork", 0, tmp_path)
+
+
+def test_a_refused_run_says_why_and_the_others_go_on(
+    small: Catalogue, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = driver.jobs(small, "quick")[0]
+    finished(job.runs.path, table.run_folder(job.folder, job.row, job.seed), "train.lr=0.1")
+    assert papers.everything([job], driver.run, [], again=False) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "base-0 was run with other settings (rounds, train.lr)" in said[0]
+    assert said[1:] == ["failed: small | base | 0"]
+
+
 def test_only_what_is_asked_for_and_nothing_that_is_not_there(small: Catalogue) -> None:
     assert {job.row for job in driver.jobs(small, "quick", ["small"])} == {"base"}
     with pytest.raises(CatalogueError, match="has no 'table-99'"):
@@ -223,7 +391,9 @@ def test_only_what_is_asked_for_and_nothing_that_is_not_there(small: Catalogue) 
 def test_a_result_file_keeps_runs_that_lie_here_no_more(tmp_path: Path) -> None:
     old = results(dear=[9.0, 8.0], base=[5.0])
     path = tmp_path / "a.results.json"
-    table.write_results(path, table.collected(tmp_path / "runs", ["dear", "base", "new"], old))
+    rows: dict[str, list[str]] = {"dear": [], "base": [], "new": []}
+    found = table.collected(tmp_path / "runs", tmp_path / "a.toml", rows, old)
+    table.write_results(path, found)
     assert table.read_results(path) == old
     assert len(path.read_text().splitlines()) == 2 + 3 + 2 * 2  # a run on a line
 
@@ -284,6 +454,29 @@ def test_the_catalogue_names_what_there_is() -> None:
                 assert one.right_runs or one.right in known, claim.id
 
 
+def test_rows_of_a_claim_have_made_as_many_passes_over_their_texts() -> None:
+    """Two epochs were ahead of one."""
+    found = catalogue.load()
+    for entry in found.entries.values():
+        for claim in entry.claims:
+            for one in claim.comparisons:
+                runs = found.runs[one.runs or entry.runs[0]]
+                other = found.runs[one.right_runs] if one.right_runs else runs
+                tables = (price._table(runs, one.left, "machine"),
+                          price._table(other, one.right, "machine"))  # fmt: skip
+                passes = {table["train"]["epochs"] for table in tables
+                          if table["method"] != "local_only"}  # fmt: skip
+                assert len(passes) <= 1, f"{claim.id}: {one.left} against {one.right}"
+
+
+def test_every_committed_result_is_of_a_row() -> None:
+    found = catalogue.load()
+    for runs in found.runs.values():
+        for scale in () if runs.command else runs.scales:
+            left = runs.found(scale).keys() - table.rows_of(runs.path).keys()
+            assert not left, f"{runs.results_file(scale)}: no row of the table's any more"
+
+
 def test_every_table_and_figure_of_the_papers_is_in_the_catalogue() -> None:
     said = {
         "FedeVocab": [f"Table {n}" for n in range(1, 10)] + [f"Figure {n}" for n in (3, 4, 5)],
@@ -299,7 +492,7 @@ def test_every_table_and_figure_of_the_papers_is_in_the_catalogue() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["table4-sst2", "text8-topics", "table2-blogs"])
-def test_a_quick_run_of_each_paper_gives_the_committed_bits(name: str) -> None:
+def test_a_quick_run_of_each_paper_gives_the_committed_bits(name: str, tmp_path: Path) -> None:
     job = driver.jobs(catalogue.load(), "quick", [name])[0]
-    good, said = check.check(job, [])
+    good, said = check.check(job, [], tmp_path)
     assert good, said

@@ -799,12 +799,28 @@ def test_a_plan_says_what_noise_a_promise_takes(
     assert plan.returncode == 0, plan.stderr
     row = next(line for line in plan.stdout.splitlines() if "cohorts of 100 " in line)
     z, number, whole = (float(cell) for cell in row.split()[-3:])
-    assert epsilon_by_fft([(z, 0.01, 20)], 1e-6) == pytest.approx(2.0, rel=0.01)
+    assert epsilon_by_fft([(z, 0.01, 20)], 1e-5) == pytest.approx(2.0, rel=0.01)
     assert number == pytest.approx(z * 0.5 / 100, rel=0.01)
     assert whole == pytest.approx(z * 1000 / 100, rel=0.01)
     assert "every user" in plan.stdout
     assert lexfed("privacy", "plan", "--epsilon", "-1").returncode == 2
     assert lexfed("privacy", "plan", "--cohort", "2e6").returncode == 2
+
+
+def test_a_plan_warns_of_a_delta_that_would_allow_to_show_somebody(
+    lexfed: Lexfed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default was 1e-6 for a million users, and nothing was said."""
+    monkeypatch.setattr("lexfed.privacy.planning.table", lambda _: [])  # it takes seconds
+    small = ("privacy", "plan", "--population", "1e5")
+    said = (
+        "note: delta = 1e-05 is not below one in 100,000: it would allow to show one of them to all"
+    )
+    assert said in lexfed(*small, "--delta", "1e-5").stdout.splitlines()
+    for words in (small, (*small, "--delta", "0.9e-5"), ("privacy", "plan")):
+        assert "note:" not in lexfed(*words).stdout
+    assert "at delta 1e-07 over" in lexfed("privacy", "plan").stdout  # for a million users
+    assert "at delta 1e-06 over" in lexfed(*small).stdout
 
 
 def test_what_is_released_without_noise_stands_in_the_ledger_too(

@@ -1,10 +1,9 @@
 """The compiled LSTM against torch's own."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lexfed.models import loops, recurrent
@@ -49,6 +48,7 @@ def test_states_and_gradients_are_torchs(lengths: list[int], ways: int, d: int, 
         strict=True,
     ):
         _close(mine, other)
+        assert mine.is_contiguous(), "torch's fused optimizers read gradients as they lie"
 
 
 def test_the_compiled_loops_are_what_is_tested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,26 +138,42 @@ def test_products(shape: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(out, 1 + a @ w, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [3, 256, 700])
-def test_what_flows_back_from_logits(size: int) -> None:
-    draws = np.random.default_rng(1)
-    z, h, w = (draws.standard_normal(s).astype(np.float32) for s in ((9, size), (9, 5), (size, 5)))
-    for first, frozen in product((True, False), (True, False)):
-        to_h, to_w, to_b = np.ones_like(h), np.ones_like(w), np.ones(size, np.float32)
-        loops.flow_back(first, z, h, w, to_h, to_w[:0] if frozen else to_w, to_b)
-        to_weight = 1 if frozen else z.T @ h + (not first)
-        for found, expected in ((to_h, 1 + z @ w), (to_w, to_weight), (to_b, 1 + z.sum(0))):
-            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("size", [3, 64, 700])
+@pytest.mark.parametrize("scale", [1.0, 60.0], ids=["usual", "logits that no number's exponent is"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_softmax_and_what_flows_back_from_it(size: int, scale: float, frozen: bool) -> None:
+    """Some states are asked for several targets."""
+    torch.manual_seed(size)
+    h, w, b = (torch.randn(s, dtype=torch.float64) * scale for s in ((19, 5), (size, 5), (size,)))
+    states = torch.cat([torch.zeros(3), torch.arange(1, 19)]).long()
+    targets, counts = torch.randint(size, (21,)), torch.bincount(states)
+    for one in (h, w, b):
+        one.requires_grad_()
+    loss = F.cross_entropy((h @ w.T + b)[states], targets, reduction="none")
+    expected = torch.autograd.grad(loss.mean(), [h, w, b])
+    single = [one.detach().float().numpy() for one in (h, w, b)]
+    to_h, to_w, to_b = (np.ones_like(one) for one in single)
+    losses = np.empty(21, np.float32)
+    asked = (states.numpy(), targets.numpy(), counts.float().numpy())
+    loops.cross_entropy(21, *single, *asked, to_h, to_w[:0] if frozen else to_w, to_b, losses)
+    lost = np.minimum(
+        loss.detach().numpy(), 87
+    )  # a chance below the smallest number counts as that
+    np.testing.assert_allclose(losses, lost, rtol=1e-4, atol=1e-3 * scale)
+    for found, right in zip((to_h, to_b), (expected[0], expected[2]), strict=True):
+        np.testing.assert_allclose(found, 1 + right.numpy(), rtol=2e-3, atol=2e-5 * scale)
+    right = 1 if frozen else 1 + expected[1].numpy()
+    np.testing.assert_allclose(to_w, right, rtol=2e-3, atol=2e-5 * scale)
 
 
-def test_what_is_frozen_gets_no_gradient() -> None:
-    torch.manual_seed(4)
-    weights = _weights(2, 4, 3)
-    x, sizes = _packed([3, 2], 4)
-    for one in weights[:6]:
-        one.requires_grad_(False)
-    asked = [x, *weights[6:]]
-    ours = torch.autograd.grad(recurrent.packed(x, sizes, weights).square().sum(), asked)
-    theirs = torch.autograd.grad(_torchs(x, sizes, weights).square().sum(), asked)
-    for mine, other in zip(ours, theirs, strict=True):
-        _close(mine, other)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_softmax_of_no_numbers_says_so(bad: float) -> None:
+    h, w, b = np.ones((2, 3), np.float32), np.ones((70, 3), np.float32), np.zeros(70, np.float32)
+    h[1, 2] = bad
+    losses, to = np.zeros(2, np.float32), [np.zeros_like(one) for one in (h, w, b)]
+    states, targets = np.arange(2), np.array([3, 69])
+    loops.cross_entropy(2, h, w, b, states, targets, np.ones(2, np.float32), *to, losses)
+    assert np.isfinite(losses[0]), "the first state's are numbers"
+    assert not np.isfinite(losses[1])
+    assert not np.isfinite(to[0][1]).any()
+    assert not np.isfinite(to[1]).all()

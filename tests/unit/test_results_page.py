@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def files(tmp_path: Path) -> Path:
         ("some/table > fedavg, slow > bytes_up_per_client_round | MB", "2.50 MB"),
         ("some/attack > attack=dlg; batch=2 > ptlr | .2f", "0.50"),
         ("some/attack > attack=dlg; batch=1 > ptlr | percent", "100.0"),
+        ("some/attack > attack=dlg; batch=1 > ptlr | share", "all"),
+        ("some/attack > attack=dlg; batch=2 > ptlr | share", "50 %"),
         ("some/nested > plain > lira > auc | .2f", "0.70"),
     ],
 )
@@ -108,8 +111,17 @@ def test_a_table_has_ours_beside_the_papers_and_names_its_runs(
     shown = paper_tables.entry_table(small, "a-table1")
     assert shown.splitlines()[0] == "| row | seeds | global, % | paper: global, % | run |"
     assert "| ours | 2 | 80.5 ± 0.7 | 91.2 | `0123456` at `fedcba9` |" in shown
-    assert "| theirs | 1 | 70.0 | – | commit not recorded |" in shown
+    assert "| theirs | 1 | 70.0 | – | – |" in shown
     assert "new" not in shown
+
+
+def test_a_table_of_runs_that_never_said_who_made_them_has_no_such_column(
+    small: Catalogue, tmp_path: Path
+) -> None:
+    write(tmp_path, ours=[{"seed": 0, "global_accuracy": 0.8}])
+    assert (
+        paper_tables.entry_table(small, "a-table1").splitlines()[0].endswith("| paper: global, % |")
+    )
 
 
 def test_a_verdict_is_computed_and_its_reason_stands_only_while_it_fits(
@@ -117,7 +129,7 @@ def test_a_verdict_is_computed_and_its_reason_stands_only_while_it_fits(
 ) -> None:
     line = "- {{claim ahead: holds}} Because of *this*.\n"
     write(tmp_path, ours=[], theirs=[])
-    assert "*Not run yet*: ours is ahead." in results_page.claims(line, small)
+    assert results_page.claims(line, small) == "- *Not judged yet*: ours is ahead.\n"
     ours = [{"seed": n, "global_accuracy": 0.8} for n in (0, 1)]
     write(tmp_path, ours=ours, theirs=[{**run, "global_accuracy": 0.7} for run in ours])
     assert results_page.claims(line, small) == (
@@ -130,6 +142,119 @@ def test_a_verdict_is_computed_and_its_reason_stands_only_while_it_fits(
         == "- **Does not hold**: ours is ahead. 80.0 against 90.0: -10.0 ± 0.0 points (2 seeds).\n"
     )
     assert "written for 'holds'" in capsys.readouterr().err
+
+
+def test_a_claim_that_was_run_in_part_says_what_came_out_of_that(
+    small: Catalogue, tmp_path: Path
+) -> None:
+    entry = small.entries["a-table1"]
+    both = Claim("both", "both are ahead", tuple(one.comparisons[0] for one in entry.claims))
+    some = replace(small, entries={"a-table1": replace(entry, claims=(both,))})
+    runs = [{"seed": n, "global_accuracy": 0.8} for n in (0, 1)]
+    write(tmp_path, ours=runs, theirs=[{**run, "global_accuracy": 0.7} for run in runs])
+    assert results_page.claims("- {{claim both: holds}} Why.\n", some) == (
+        "- *Not judged yet*: both are ahead. 80.0 against 70.0: +10.0 ± 0.0 points (2 seeds); "
+        "1 of 2 not run yet.\n"
+    )
+
+
+def test_a_finding_stands_only_while_it_is_one(small: Catalogue, tmp_path: Path) -> None:
+    text = "# A\n\n{{when ahead: holds}} **Ahead,\nby far.** And so on.\n\n{{table a-table1}}\n"
+    without = "# A\n\n{{table a-table1}}\n"
+    runs = [{"seed": n, "global_accuracy": 0.8} for n in (0, 1)]
+    write(tmp_path, ours=runs)
+    assert results_page.findings(text, small) == without
+    write(tmp_path, ours=runs, theirs=[{**run, "global_accuracy": 0.9} for run in runs])
+    assert results_page.findings(text, small) == without
+    write(tmp_path, ours=runs, theirs=[{**run, "global_accuracy": 0.7} for run in runs])
+    assert results_page.findings(text, small) == text.replace("{{when ahead: holds}} ", "")
+    text = "{{when run a-table1}} **Measured.**\n\nMore.\n"
+    assert results_page.findings(text, small) == "**Measured.**\n\nMore.\n"
+    write(tmp_path)
+    assert results_page.findings(text, small) == "More.\n"
+
+
+def test_what_was_scaled_down_is_said_once(
+    small: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results_page, "ROOT", tmp_path)
+    write(tmp_path, ours=[{"seed": 0, "global_accuracy": 0.8}])
+    shown = results_page.tables("{{table a-table1}}\n\n{{table a-table1}}\n", small)
+    first, again = shown.split("| ours |")[1:]
+    assert "Smaller than in the paper: four rounds (100)." in first
+    assert "four rounds" not in again
+    assert "Smaller than in the paper, as said above." in again
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ((), "Run in full: 0. In part: 0. Not run yet: 2."),
+        (("ours",), "Run in full: 0. In part: 2. Not run yet: 0."),
+        # half of Figure 2 is never run
+        (("ours", "theirs", "new"), "Run in full: 1. In part: 1. Not run yet: 0."),
+    ],
+)
+def test_the_page_begins_with_how_much_was_run(
+    small: Catalogue, tmp_path: Path, rows: tuple[str, ...], said: str
+) -> None:
+    """A table of several data sets is one table; what is ours alone is none of the papers'."""
+    first = small.entries["a-table1"]
+    never = Runs("never", {"paper": Scale()}, config="small.toml")
+    more = {
+        "a-figure2": replace(first, id="a-figure2", what="Figure 2, some", rows=("ours",)),
+        "a-figure2-rest": replace(first, id="a-figure2-rest", what="Figure 2", runs=("never",)),
+        "ours": replace(first, id="ours", what="ours alone"),
+    }
+    every = Catalogue({**small.runs, "never": never}, {**small.entries, **more})
+    runs = {row: [{"seed": 0, "global_accuracy": 0.8}] for row in rows}
+    write(tmp_path, **runs)
+    shown = results_page.standing(every)
+    assert shown.startswith("The papers have 2 tables and figures.")
+    assert said in shown
+
+
+def test_the_overview_says_how_many_runs_are_lacking(small: Catalogue, tmp_path: Path) -> None:
+    write(tmp_path, ours=[{"seed": n, "global_accuracy": 0.8} for n in (0, 1)])
+    assert "| 1 of 3 runs |" in results_page.overview(small)  # a seed that nobody asked for is none
+    runs = [{"seed": 0, "global_accuracy": 0.8}]
+    write(tmp_path, ours=runs, theirs=runs, new=runs)
+    assert "| 3 runs |" in results_page.overview(small)
+
+
+def scored(*points: tuple[int, int, float], seed: int = 0) -> dict[str, Any]:
+    """A run with a curve: round, clients that were scored, global accuracy."""
+    curve = {
+        "global_accuracy": [[n, score] for n, _, score in points],
+        "scored_clients": [[n, clients] for n, clients, _ in points],
+        "bytes_up": [[n, n * 1e6] for n, _, _ in points],
+    }
+    sent = {"parameters_shared": 10, "bytes_up_per_client_round": 1e5}
+    return {"seed": seed, "curve": curve, **sent}
+
+
+FEDAVG = scored((10, 5, 0.60), (20, 5, 0.70), (30, 100, 0.90))
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        # FedAvg's last was of all clients (90.0): five of them never got there
+        (scored((10, 5, 0.65), (20, 5, 0.75), (30, 100, 0.80)), "20 MB, round 20"),
+        # all clients are ahead at the end: of the five, nobody knows
+        (scored((10, 5, 0.55), (20, 5, 0.65), (30, 100, 0.95)), "not reached"),
+        # of another number of clients, or of other clients: nothing compares
+        (scored((10, 7, 0.95), (20, 7, 0.95)), "no curve of the same clients"),
+        (scored((10, 5, 0.95), (20, 5, 0.95), seed=1), "no curve of the same clients"),
+        ({**FEDAVG, "curve": {}}, "no curve kept"),
+    ],
+)
+def test_what_was_sent_until_a_score_is_told_of_the_same_clients(
+    run: dict[str, Any], said: str
+) -> None:
+    aim, found = paper_tables.reached(run, [FEDAVG])
+    assert found == said
+    assert aim == ("70.0" if "same clients" not in said else "–")
 
 
 # --- the real page --------------------------------------------------------------------------------

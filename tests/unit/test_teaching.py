@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import ConfigError, DivergedError
 from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.experiment import config
 from lexfed.federation import ServerState
@@ -339,6 +339,24 @@ def test_a_run_that_is_killed_in_teaching_teaches_again(toml: Path, lexfed: Lexf
     assert one.blobs == other.blobs
     assert to_json(one.ledger) == to_json(other.ledger)
     assert all(torch.equal(value, other.params[name]) for name, value in one.params.items())
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), 1e38])
+def test_nothing_is_sampled_from_a_model_that_left_the_numbers(broken: float) -> None:
+    """It was an IndexError: index out of range."""
+    task, state = task_of(), of_the_boat("lstm")
+    params = {name: torch.full_like(value, broken) for name, value in state.params.items()}
+    for options in (replace(OPTIONS, teach_words=0), replace(OPTIONS, new="same")):
+        with pytest.raises(DivergedError, match="nothing can be sampled from it"):
+            switched(task, options, replace(state, params=params), root(2))
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_the_server_has_done_by_itself_is_a_line(terminal: bool) -> None:
+    file = StringIO()
+    console = Console(file=file, force_terminal=terminal, width=120)
+    progress.show(iter([progress.Happened(3, "the tokenizer was switched")]), 4, 3, console)
+    assert "round 3/4  the tokenizer was switched\n" in file.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -97,7 +97,10 @@ def run(
 def test_a_run_with_a_switch_keeps_the_contract(
     folder: Path, lexfed: Lexfed, tmp_path: Path
 ) -> None:
-    summary = run(lexfed, folder, "a")
+    result = lexfed("run", folder / "small.toml", "--out", "a")
+    summary = json.loads(Path("a/summary.json").read_text())
+    (said,) = [line for line in result.stdout.splitlines() if "switched" in line]
+    assert said == "round 2/4  the tokenizer was switched: 400 tokens before, 400 now"
     assert list(summary) == list(SUMMARY)
     assert summary["tokenizer_switches"] == 1
     assert summary["test_users"] == 8

@@ -46,7 +46,7 @@ def task(**options: Any) -> Task:
 
 
 def densely(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "touched_rows", lambda *_: None)
+    monkeypatch.setattr(training, "touched", lambda *_: None)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1])
