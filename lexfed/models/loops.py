@@ -153,16 +153,20 @@ def _whole(rows):  # type: ignore[no-untyped-def]
 def _exponents(h, weight, bias, top, e):  # type: ignore[no-untyped-def]
     """e = exp(W h' + b - top), (V, N), and its sums over V."""
     turned, sums = np.ascontiguousarray(h.T), np.zeros(len(h), np.float32)
+    some = np.empty_like(sums)
     for at in range(0, len(bias), _TILE):
         tile = e[at : at + _TILE]
         for j in range(len(tile)):
             for i in range(len(h)):
                 tile[j, i] = bias[at + j] - top[i]
         add_product(weight[at : at + _TILE], turned, tile)
+        some[:] = f32(0.0)  # of a tile: a long sum of single numbers, one by one, would drift
         for j in range(len(tile)):
             for i in range(len(h)):
                 tile[j, i] = exp(tile[j, i])
-                sums[i] += tile[j, i]
+                some[i] += tile[j, i]
+        for i in range(len(h)):
+            sums[i] += some[i]
     return sums
 
 

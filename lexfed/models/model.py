@@ -144,7 +144,7 @@ def lstm_weights(params: Params, names: Sequence[str], x: Tensor, hidden: int) -
     the end of what is too small; and parameters may come from a server that nobody trusts.
     """
     for name in names:
-        width = x.shape[-1] if ".weight_ih" in name else hidden
+        width = x.shape[-1] if ".weight_ih_l0" in name else hidden  # layers above read states
         shape = (4 * hidden, width) if ".weight" in name else (4 * hidden,)
         value = params.get(name)
         if value is None or value.shape != shape or value.dtype != x.dtype:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lexfed.core.errors import WireError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed
 from lexfed.models.language_model import BIAS, CHUNK, EMBEDDING, OUTPUT, TokenBatch, output_of
@@ -34,6 +35,8 @@ def read_by_autograd(hidden: Callable[[Params, Tensor, Seed | None], Tensor]) ->
 
         def back(upstream: Tensor) -> Params:
             trained = [name for name, value in params.items() if value.requires_grad]
+            if not trained:
+                return {}
             found = torch.autograd.grad(states, [params[name] for name in trained], upstream)
             return dict(zip(trained, found, strict=True))
 
@@ -135,6 +138,8 @@ def _softmax(
     The gradient is written over the logits, so that (N, V) numbers never exist: less memory, and
     faster for it.
     """
+    _check(hidden, weight, bias, asked.targets)
+    weight, bias = weight.contiguous(), bias.contiguous()  # and so is what is made like them
     to_hidden, to_bias = torch.zeros_like(hidden), torch.zeros_like(bias)
     to_weight = torch.zeros_like(weight) if rows else weight.new_empty(0, weight.shape[1])
     here = hidden.device.type == "cpu" and hidden.dtype == torch.float32
@@ -144,6 +149,21 @@ def _softmax(
         for at in range(0, len(hidden), CHUNK)
     ]
     return torch.cat(losses).mean(), to_hidden, to_weight, to_bias
+
+
+def _check(hidden: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> None:
+    """Compiled loops read and write wherever they are told to, and parameters may come from a
+    server that nobody trusts.
+    """
+    if weight.shape != (len(bias), hidden.shape[1]) or bias.ndim != 1:
+        raise WireError(
+            f"'{OUTPUT}' (or '{EMBEDDING}') and '{BIAS}' do not fit: {tuple(weight.shape)} and "
+            f"{tuple(bias.shape)} for states of {hidden.shape[1]}"
+        )
+    if {weight.dtype, bias.dtype} != {hidden.dtype}:
+        raise WireError(f"'{OUTPUT}' (or '{EMBEDDING}') and '{BIAS}' are not {hidden.dtype}")
+    if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < len(bias):
+        raise WireError(f"a token is beyond the {len(bias)} rows of '{BIAS}'")
 
 
 def _targets(asked: _Asked, at: int) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexfed.core.errors import WireError
+
 State = tuple[Tensor, Tensor]  # h and c, (layers, B, h) each
 
 
@@ -118,11 +120,22 @@ def _forward(
     from lexfed.models.loops import forward  # compiled: loaded when first needed
 
     (h0, c0), (w, u, b, b2) = begin, weights
+    _check(x, sizes, begin, weights)
     gates = x.new_empty(len(x), len(u))
     h, c, before = x.new_empty(3, len(x), u.shape[1])
     made = (gates, h, c, before)
     forward(back, *map(_array, (x, w.t(), b + b2, u.t(), sizes, h0, c0, *made)))
     return _Seen(x, sizes, c0, back, w, u, gates, h, c, before)
+
+
+def _check(x: Tensor, sizes: Tensor, begin: State, weights: Sequence[Tensor]) -> None:
+    """The loops read and write wherever they are told to."""
+    width = weights[1].shape[-1]
+    shapes = [(4 * width, x.shape[-1]), (4 * width, width), (4 * width,), (4 * width,)]
+    rows = int(sizes.max())
+    fits = [tuple(one.shape) for one in weights] == shapes and int(sizes.sum()) == len(x)
+    if not fits or int(sizes.min()) < 1 or any(one.shape != (rows, width) for one in begin):
+        raise WireError("the weights of an LSTM do not fit what it reads")
 
 
 def _backward(seen: _Seen, upstream: Tensor, asked: Sequence[bool]) -> list[Tensor]:

@@ -124,7 +124,7 @@ def _shared(folder: Path, requests: Requests) -> Iterator[dict[int, str]]:
         yield paths
     finally:
         for name in paths.values():
-            Path(name).unlink()
+            Path(name).unlink(missing_ok=True)
 
 
 def _put(folder: Path, message: Message) -> Path:
@@ -136,7 +136,8 @@ def _put(folder: Path, message: Message) -> Path:
 
 def _sweep(folder: Path) -> None:
     """What was on its way when somebody was killed. (One run at a time has this folder.)"""
-    for path in folder.glob(_PASSING.format("*", "*")):
+    name = _PASSING.format("*", "*")
+    for path in (*folder.glob(name), *folder.glob(f".{name}.*")):  # and what was being written
         path.unlink(missing_ok=True)
 
 

@@ -1,13 +1,15 @@
 """Any number of workers gives the same bits as none."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from lexfed.runtime.forking import warm_up, without_main
-from lexfed.runtime.workers import Orders, _said, _taken, _work
+from lexfed.runtime.workers import Orders, _said, _sweep, _taken, _work
 from lexfed.wire import Message
 from tests.conftest import Lexfed
 
@@ -114,7 +116,16 @@ def test_what_a_killed_worker_left_on_its_way_is_swept_up(
     clients = tmp_path / "a/checkpoint/clients"
     assert not list(clients.glob(".passing*"))
     _said(Message({"delta/x": torch.randn(400, 300)}), clients)
-    assert list(clients.glob(".passing*"))
+    (file,) = clients.glob(".passing*")
+    file.with_name(f".{file.name}.1.2").write_bytes(b"half of it")
+    _sweep(clients)
+    assert not list(clients.glob(".*passing*"))
+    _said(Message({"delta/x": torch.randn(400, 300)}), clients)
     result = lexfed("run", "a", "--resume", "--workers", 2, "--set", "rounds=3")
     assert result.returncode == 0, result.stderr
     assert not list(clients.glob(".passing*"))
+
+
+def test_only_the_fork_server_ends_without_taking_itself_apart() -> None:
+    code = "import lexfed.runtime.preloaded, sys; sys.exit(3)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lexfed.core.errors import ConfigError
+from lexfed.core.errors import ConfigError, WireError
 from lexfed.core.params import Params, count
 from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.corpus.catalogue import load
-from lexfed.models import next_token
+from lexfed.models import language_model, next_token
 from lexfed.models.language_model import (
     BIAS,
     EMBEDDING,
@@ -284,6 +284,58 @@ def test_many_windows_that_begin_alike_and_windows_of_one_target(
         _, gradient = model.gradient(leaves, batch, root(3))  # type: ignore[attr-defined]
         for n, right in zip(leaves, expected, strict=True):
             torch.testing.assert_close(gradient[n], right, rtol=1e-4, atol=1e-6, msg=n)
+
+
+WRONG = {
+    "a short bias": {BIAS: torch.zeros(5)},
+    "a bias of two dimensions": {BIAS: torch.zeros(VOCAB, 1)},
+    "an output of few rows": {OUTPUT: torch.zeros(2, 8)},
+    "a narrow output": {OUTPUT: torch.zeros(VOCAB, 1)},
+    "a wide output": {OUTPUT: torch.zeros(VOCAB, 4000)},
+    "no rows at all": {OUTPUT: torch.zeros(0, 8), BIAS: torch.zeros(0)},
+    "another precision": {BIAS: torch.zeros(VOCAB, dtype=torch.float64)},
+    "a narrow embedding": {EMBEDDING: torch.zeros(VOCAB, 2)},
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("name", KINDS)
+def test_parameters_that_do_not_fit_are_refused(name: str, case: str) -> None:
+    """They come from a server that nobody trusts; a compiled loop would write where they end."""
+    model, params = tiny(name, tied=False)
+    leaves = {n: v.clone().requires_grad_() for n, v in (params | WRONG[case]).items()}
+    for asked in (model.gradient, lambda *given: model.loss(*given).backward()):  # type: ignore[attr-defined]
+        with pytest.raises((WireError, RuntimeError)):
+            asked(leaves, pad(PIECES), root(0))
+
+
+def test_layers_above_the_first_read_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a narrow embedding the first layer alone could be narrow too."""
+    model = language_model.build(LanguageModelOptions(name="lstm", layers=2, width=8))
+    params = dict(model.init(VOCAB, root(0)))
+    params[EMBEDDING] = torch.zeros(VOCAB, 2)
+    for layer in (0, 1):
+        params[f"lstm.weight_ih_l{layer}"] = torch.zeros(32, 2)
+    with pytest.raises(WireError, match="weight_ih_l1"):
+        model.hidden(params, pad(PIECES).ids, None)
+
+
+@pytest.mark.parametrize("token", [-5, VOCAB, 10**7])
+def test_tokens_beyond_the_vocabulary_are_refused(token: int) -> None:
+    model, params = tiny("lstm")
+    leaves = {n: v.clone().requires_grad_() for n, v in params.items()}
+    with pytest.raises((WireError, IndexError)):
+        model.gradient(leaves, pad([[1, 2, 3], [1, 2, token]]), root(0))  # type: ignore[attr-defined]
+
+
+def test_a_table_that_lies_otherwise_has_the_same_gradient() -> None:
+    model, params = tiny("lstm", tied=False)
+    turned = params | {OUTPUT: params[OUTPUT].t().contiguous().t()}
+    one, other = (
+        model.gradient({n: v.clone().requires_grad_() for n, v in p.items()}, pad(PIECES), root(0))  # type: ignore[attr-defined]
+        for p in (params, turned)
+    )
+    torch.testing.assert_close(one[1][OUTPUT], other[1][OUTPUT])
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from lexfed.core.errors import WireError
 from lexfed.models import loops, recurrent
 
 LENGTHS = {"one": [1], "alike": [4, 4, 4], "ragged": [9, 7, 7, 4, 1], "many": [6] * 11 + [2] * 3}
@@ -177,3 +178,25 @@ def test_a_softmax_of_no_numbers_says_so(bad: float) -> None:
     assert not np.isfinite(losses[1])
     assert not np.isfinite(to[0][1]).any()
     assert not np.isfinite(to[1]).all()
+
+
+def test_a_sum_over_a_large_vocabulary_does_not_drift() -> None:
+    """Equal logits are the worst case: every number is lost against the same sum."""
+    size = 100_000
+    h, w, b = np.zeros((2, 3), np.float32), np.ones((size, 3), np.float32), np.zeros(size, "f4")
+    losses, to = np.zeros(2, np.float32), [np.zeros_like(one) for one in (h, w, b)]
+    asked = (np.arange(2), np.array([3, 69]), np.ones(2, np.float32))
+    loops.cross_entropy(2, h, w, b, *asked, *to, losses)
+    np.testing.assert_allclose(losses, np.log(size), rtol=1e-6)
+    np.testing.assert_allclose(to[2][100:], 1 / size, rtol=1e-5)
+
+
+def test_weights_that_do_not_fit_are_refused_before_a_loop_sees_them() -> None:
+    x, sizes = _packed([3, 2], 4)
+    weights = _weights(1, 4, 3)
+    for place, shape in ((0, (12, 2)), (1, (12, 2)), (1, (9, 3)), (2, (5,)), (3, (5,))):
+        wrong = [torch.zeros(shape) if i == place else one for i, one in enumerate(weights)]
+        with pytest.raises(WireError):
+            recurrent.packed(x, sizes, wrong)
+    with pytest.raises(WireError):
+        recurrent.packed(x[:4], sizes, weights)
