@@ -97,6 +97,15 @@ class _Asked:
     counts: Tensor  # (S,) how many targets a state has
 
 
+@dataclass(frozen=True)
+class _Output:
+    """What the last layer reads, or the gradients to it."""
+
+    hidden: Tensor  # (S, d)
+    weight: Tensor  # (V, d)
+    bias: Tensor  # (V,)
+
+
 def _real(batch: TokenBatch) -> Tensor:  # (B, T)
     """Which inputs have a target."""
     return torch.arange(batch.ids.shape[1] - 1) < batch.lengths[:, None] - 1
@@ -144,10 +153,8 @@ def _softmax(
     to_weight = torch.zeros_like(weight) if rows else weight.new_empty(0, weight.shape[1])
     here = hidden.device.type == "cpu" and hidden.dtype == torch.float32
     add = _add_compiled if here else _add_chunk
-    losses = [
-        add(hidden, weight, bias, asked, at, to_hidden, to_weight, to_bias)
-        for at in range(0, len(hidden), CHUNK)
-    ]
+    of, to = _Output(hidden, weight, bias), _Output(to_hidden, to_weight, to_bias)
+    losses = [add(of, asked, at, to) for at in range(0, len(hidden), CHUNK)]
     return torch.cat(losses).mean(), to_hidden, to_weight, to_bias
 
 
@@ -172,49 +179,31 @@ def _targets(asked: _Asked, at: int) -> tuple[Tensor, Tensor]:
     return asked.states[slice(*ends)] - at, asked.targets[slice(*ends)]
 
 
-def _add_chunk(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    asked: _Asked,
-    at: int,
-    to_hidden: Tensor,
-    to_weight: Tensor,
-    to_bias: Tensor,
-) -> Tensor:
-    h, (states, targets) = hidden[at : at + CHUNK], _targets(asked, at)
-    counts, cells = asked.counts[at : at + CHUNK], states * len(bias) + targets
+def _add_chunk(of: _Output, asked: _Asked, at: int, to: _Output) -> Tensor:
+    h, (states, targets) = of.hidden[at : at + CHUNK], _targets(asked, at)
+    counts, cells = asked.counts[at : at + CHUNK], states * len(of.bias) + targets
     counts, cells = counts.to(h.device, h.dtype), cells.to(h.device)
-    z = torch.addmm(bias, h, weight.t())  # (n, V)
+    z = torch.addmm(of.bias, h, of.weight.t())  # (n, V)
     torch.softmax(z, 1, out=z)
     # a chance that is too small for a number counts as the smallest there is
     losses = -z.view(-1)[cells].clamp_min(torch.finfo(z.dtype).tiny).log()
     z *= counts[:, None]
     z.view(-1).index_add_(0, cells, z.new_full(cells.shape, -1.0))
     z /= len(asked.targets)
-    to_hidden[at : at + CHUNK] = z @ weight
-    if len(to_weight):
-        to_weight.addmm_(z.t(), h)
-    to_bias += z.sum(0)
+    to.hidden[at : at + CHUNK] = z @ of.weight
+    if len(to.weight):
+        to.weight.addmm_(z.t(), h)
+    to.bias.add_(z.sum(0))
     return losses
 
 
-def _add_compiled(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    asked: _Asked,
-    at: int,
-    to_hidden: Tensor,
-    to_weight: Tensor,
-    to_bias: Tensor,
-) -> Tensor:
+def _add_compiled(of: _Output, asked: _Asked, at: int, to: _Output) -> Tensor:
     from lexfed.models.loops import cross_entropy  # compiled: loaded when first needed
 
     states, targets = _targets(asked, at)
-    losses, some = hidden.new_empty(len(targets)), slice(at, at + CHUNK)
-    given = (hidden[some], weight, bias, states, targets, asked.counts[some])
-    made = (to_hidden[some], to_weight, to_bias, losses)
+    losses, some = of.hidden.new_empty(len(targets)), slice(at, at + CHUNK)
+    given = (of.hidden[some], of.weight, of.bias, states, targets, asked.counts[some])
+    made = (to.hidden[some], to.weight, to.bias, losses)
     arrays = (one.contiguous().numpy() for one in (*given, *made))
     cross_entropy(len(asked.targets), *arrays)
     return losses

@@ -66,8 +66,8 @@ Back = Callable[[Tensor], tuple[Tensor, list[Tensor]]]  # to x, and to the weigh
 
 
 def layered_and_back(x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Back]:
-    """The same from empty states, and what flows back from it, without autograd: a small model's
-    step takes half as long.
+    """The same from empty states, and what flows back from it, without autograd: its graph costs a
+    small model more than its arithmetic.
     """
     rows, steps = x.shape[:2]
     sizes, zero = torch.full((steps,), rows), x.new_zeros(rows, weights[1].shape[1])

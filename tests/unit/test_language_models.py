@@ -309,7 +309,7 @@ def test_parameters_that_do_not_fit_are_refused(name: str, case: str) -> None:
             asked(leaves, pad(PIECES), root(0))
 
 
-def test_layers_above_the_first_read_states(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_above_the_first_read_states() -> None:
     """Of a narrow embedding the first layer alone could be narrow too."""
     model = language_model.build(LanguageModelOptions(name="lstm", layers=2, width=8))
     params = dict(model.init(VOCAB, root(0)))
