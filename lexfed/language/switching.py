@@ -23,6 +23,7 @@ from lexfed.core.seeds import Seed, derive
 from lexfed.federation import ServerState
 from lexfed.federation.server_optimizer import AVERAGE, released
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
+from lexfed.language.soft_targets import Teacher, taught_softly
 from lexfed.language.teaching import Lesson, Written, taught
 from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
 from lexfed.vocabulary import remap
@@ -56,6 +57,9 @@ class TokenizerForFree:
     teach_epochs: int = 2  # passes over these words
     teach_lr: float = 4e-3  # Adam's learning rate in teaching, after a short warm-up; it falls to 0
     teach_batch: int = 32  # windows of a step of teaching
+    # what is learned where a word begins: the token that was drawn, or what the old model gave each
+    # chance there (language/soft_targets.py)
+    teach_targets: Literal["hard", "soft"] = "hard"
 
     def __post_init__(self) -> None:
         if list(self.switch) != sorted(set(self.switch)) or any(place < 1 for place in self.switch):
@@ -112,7 +116,12 @@ def switched(
     here, teacher = derive(seed, "teach"), released(state.params, state.opt_state)
     drawn, old, new = derive(here, "sample"), tokenizer_of(state), tokenizer_of(after).tokenizer
     text = written(task, options, teacher, old, drawn, options.teach_words)
-    params = taught(task, after.params, text, new, options.lesson, here)
+    if options.teach_targets == "soft":
+        model = placed(teacher, task.device)
+        writer = Teacher(task.model, model, old.tokenizer, options.temperature)
+        params = taught_softly(task, after.params, text, new, writer, options.lesson, here)
+    else:
+        params = taught(task, after.params, text, new, options.lesson, here)
     # a mean of models begins anew with the one that was taught
     slots = {name: held for name, held in after.opt_state.items() if name != AVERAGE}
     return replace(after, params=params, opt_state=slots)

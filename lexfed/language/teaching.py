@@ -60,11 +60,15 @@ def taught(
     pieces = read(texts, tokenizer, task.context)
     if len(pieces) == 0:  # a model that writes nothing teaches nothing
         return params
-    options = replace(task.options, optimizer="adam", batch=lesson.batch, weight_decay=0.0)
-    steps = lesson.epochs * -(-len(pieces) // lesson.batch)
-    local = Local(lesson.lr, lesson.epochs, pace=schedule(steps))
-    pupil = replace(task, options=options)
+    pupil, local = prepared(task, lesson, -(-len(pieces) // lesson.batch))
     return dict(at_home(pupil.fit_windows(placed(params, task.device), pieces, local, seed).params))
+
+
+def prepared(task: LanguageTask, lesson: Lesson, steps: int) -> tuple[LanguageTask, Local]:
+    """Who learns, and how; `steps` are those of a pass."""
+    options = replace(task.options, optimizer="adam", batch=lesson.batch, weight_decay=0.0)
+    pace = schedule(lesson.epochs * steps)
+    return replace(task, options=options), Local(lesson.lr, lesson.epochs, pace=pace)
 
 
 def read(texts: Iterable[Written], tokenizer: TrainedTokenizer, context: int) -> TokenBatch:

@@ -66,6 +66,12 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
             f"the last switch is after round {options.switch[-1]}, but there are {task.rounds} "
             "rounds"
         )
+    if options.teach_targets == "soft" and not getattr(task.model, "soft_targets", False):
+        raise ConfigError(
+            f"tokenizer_for_free.teach_targets = 'soft' needs a model whose gradient minds "
+            f"batch.beside and that says so (soft_targets = True): {type(task.model).__name__} "
+            "does not"
+        )
     update = parts.layer(language_update(task), task, KEEPS_NOTHING)
     return Method(
         client={

@@ -74,6 +74,10 @@ class TokenBatch:
 
     ids: Tensor  # (B, T + 1) int64, padded with 0 behind each window's end
     lengths: Tensor  # (B,) int64: a window of n tokens has n - 1 targets
+    # soft targets: what is added to the token that came next, at these places of the inputs laid
+    # out flat, (n,) -> (V, n); none: the token alone. The gradient knows of it, and the loss, a
+    # number to look at, does not
+    beside: Callable[[Tensor], Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -81,7 +85,8 @@ class TokenBatch:
 
 class LanguageModel(Protocol):
     """Where it also has `gradient(params, batch, seed) -> (loss, gradient)`, training asks that,
-    and else torch for the gradient of its loss.
+    and else torch for the gradient of its loss. Where it has `soft_targets = True`, that gradient
+    minds `batch.beside`.
     """
 
     def init(self, vocab_size: int, seed: Seed) -> Params:

@@ -99,10 +99,11 @@ def exp(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def cross_entropy(of, h, weight, bias, states, targets, counts, to_h, to_weight, to_bias, losses):  # type: ignore[no-untyped-def]  # fmt: skip
+def cross_entropy(of, h, weight, bias, states, targets, counts, beside, to_h, to_weight, to_bias, losses):  # type: ignore[no-untyped-def]  # fmt: skip # noqa: E501
     """-log softmax(z)[target] of every target with z = W h' + b, and the gradient of their sum over
     `of` to h, W and b, added to what is there; to W only where it has rows. `states` says which row
-    of h a target is asked of, `counts` how many targets each row has.
+    of h a target is asked of, `counts` how many targets each row has, and `beside` (V, N), where it
+    has rows, what is added to the targets of each.
 
     W goes by in tiles twice, once to make z and once for what flows back, and each is read and
     written while it is near. With e = exp(z) and s its sum over W, the gradient to z is
@@ -110,18 +111,17 @@ def cross_entropy(of, h, weight, bias, states, targets, counts, to_h, to_weight,
     """
     asked, inner = h.shape
     h, counts = _whole(h), _whole(counts.reshape(asked, 1))[:, 0]
-    e, top = np.empty((len(bias), len(h)), np.float32), np.zeros(len(h), np.float32)
-    sums = _exponents(h, weight, bias, top, e)
-    for i in range(len(h)):
-        if not _LEAST < sums[i] < _MOST:  # nearly always they are far from both
-            sums = _exponents(h, weight, bias, _largest(h, weight, bias), e)
-            break
+    e = np.empty((len(bias), len(h)), np.float32)
+    sums = _sound_exponents(h, weight, bias, e)
     for k in range(len(targets)):
         i, j = states[k], targets[k]
         losses[k] = np.log(sums[i]) - np.log(e[j, i])
     for k in range(len(targets)):
         i, j = states[k], targets[k]
         e[j, i] -= sums[i] / counts[i]
+    for j in range(len(beside)):
+        for i in range(asked):
+            e[j, i] -= sums[i] / counts[i] * beside[j, i]
     scale, scaled, back = counts / sums / f32(of), np.empty_like(h), np.zeros_like(h)
     for i in range(len(h)):
         for j in range(inner):
@@ -141,12 +141,51 @@ def cross_entropy(of, h, weight, bias, states, targets, counts, to_h, to_weight,
             to_h[i, j] += back[i, j] * scale[i]
 
 
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
+def chances(h, weight, bias):  # type: ignore[no-untyped-def]
+    """softmax(W h' + b), turned: (V, N). A bias of -1e4 is a token that can't be."""
+    count, h = len(h), _whole(h)
+    e = np.empty((len(bias), len(h)), np.float32)
+    sums = _sound_exponents(h, weight, bias, e)
+    found = np.empty((len(bias), count), np.float32)
+    for j in range(len(bias)):
+        for i in range(count):
+            found[j, i] = e[j, i] / sums[i]
+    return found
+
+
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
+def spread(t, u, shares, p, columns, out):  # type: ignore[no-untyped-def]
+    """out[t, columns] += share p[u], of every share; what is of one t lies together."""
+    row, last = np.zeros(p.shape[1], np.float32), -1
+    for k in range(len(t) + 1):
+        if last >= 0 and (k == len(t) or t[k] != last):
+            for i in range(len(columns)):
+                out[last, columns[i]] += row[i]
+            row[:] = f32(0.0)
+        if k < len(t):
+            last = t[k]
+            share, line = f32(shares[k]), p[u[k]]
+            for i in range(len(row)):
+                row[i] += share * line[i]
+
+
 @njit(nogil=True, cache=True)
 def _whole(rows):  # type: ignore[no-untyped-def]
     """With rows at the end that count for nothing: a multiple of 16 is quicker by a tenth."""
     found = np.full((-(-len(rows) // 16) * 16, rows.shape[1]), f32(0.0))
     found[: len(rows)] = rows
     return found
+
+
+@njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
+def _sound_exponents(h, weight, bias, e):  # type: ignore[no-untyped-def]
+    """e = exp(W h' + b), less each largest where numbers need that, and its sums over V."""
+    sums = _exponents(h, weight, bias, np.zeros(len(h), np.float32), e)
+    for i in range(len(h)):
+        if not _LEAST < sums[i] < _MOST:  # nearly always they are far from both
+            return _exponents(h, weight, bias, _largest(h, weight, bias), e)
+    return sums
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")

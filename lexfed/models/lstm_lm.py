@@ -12,6 +12,7 @@ generator.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -43,6 +44,7 @@ _STRETCH = 64  # columns of a long sequence that are read at once
 @dataclass(frozen=True)
 class LstmLanguageModel:
     options: LanguageModelOptions
+    soft_targets: ClassVar[bool] = True
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         d = self.options.width

@@ -5,6 +5,9 @@
 
 The softmax costs most of a step, so it is taken at real positions only and for a few of them at a
 time, the gradient is written over the logits, and on the CPU all of it is compiled (`loops`).
+
+A batch may say more of what comes next than the token that did (`TokenBatch.beside`, soft targets):
+the gradient to z is then softmax(z) - onehot(target) - beside.
 """
 
 from collections.abc import Callable
@@ -71,7 +74,8 @@ def next_token_gradient(
     hidden, back = read(inner, places, seed)
     weight, bias = output_of(params)
     # to find them takes as long as they save where the table is small
-    asked = _asked_once(batch) if alike and weight.numel() > _SMALL else _asked(batch)
+    once = alike and weight.numel() > _SMALL and batch.beside is None
+    asked = _asked_once(batch) if once else _asked(batch)
     at = asked.places.to(hidden.device)
     loss, upstream, to_weight, to_bias = _softmax(
         hidden.flatten(0, 1)[at], weight.detach(), bias.detach(), asked, weight.requires_grad
@@ -95,6 +99,7 @@ class _Asked:
     states: Tensor  # (N,) ascending: which of them each target is asked of
     targets: Tensor  # (N,)
     counts: Tensor  # (S,) how many targets a state has
+    beside: Callable[[Tensor], Tensor] | None = None  # as the batch has it; each state its target
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,8 @@ def _asked(batch: TokenBatch) -> _Asked:
     """Every target of a state of its own."""
     places = _real(batch).flatten().nonzero().squeeze(1)
     targets = batch.ids[:, 1:].flatten()[places]
-    return _Asked(places, torch.arange(len(places)), targets, torch.ones(len(places)))
+    each = torch.arange(len(places))
+    return _Asked(places, each, targets, torch.ones(len(places)), batch.beside)
 
 
 def _asked_once(batch: TokenBatch) -> _Asked:
@@ -189,6 +195,8 @@ def _add_chunk(of: _Output, asked: _Asked, at: int, to: _Output) -> Tensor:
     losses = -z.view(-1)[cells].clamp_min(torch.finfo(z.dtype).tiny).log()
     z *= counts[:, None]
     z.view(-1).index_add_(0, cells, z.new_full(cells.shape, -1.0))
+    if asked.beside is not None:
+        z -= asked.beside(asked.places[at : at + CHUNK]).t()
     z /= len(asked.targets)
     to.hidden[at : at + CHUNK] = z @ of.weight
     if len(to.weight):
@@ -202,7 +210,9 @@ def _add_compiled(of: _Output, asked: _Asked, at: int, to: _Output) -> Tensor:
 
     states, targets = _targets(asked, at)
     losses, some = of.hidden.new_empty(len(targets)), slice(at, at + CHUNK)
-    given = (of.hidden[some], of.weight, of.bias, states, targets, asked.counts[some])
+    none = of.bias.new_empty(0, 0)
+    beside = none if asked.beside is None else asked.beside(asked.places[some])
+    given = (of.hidden[some], of.weight, of.bias, states, targets, asked.counts[some], beside)
     made = (to.hidden[some], to.weight, to.bias, losses)
     arrays = (one.contiguous().numpy() for one in (*given, *made))
     cross_entropy(len(asked.targets), *arrays)

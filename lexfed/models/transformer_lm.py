@@ -13,6 +13,7 @@ is on x and on what is added to it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -51,6 +52,7 @@ class _Cache:
 @dataclass(frozen=True)
 class TransformerLanguageModel:
     options: LanguageModelOptions
+    soft_targets: ClassVar[bool] = True
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         return {

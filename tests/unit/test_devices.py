@@ -212,7 +212,7 @@ def test_an_apple_gpu_is_never_asked_for_double_precision(
 # --- language models ------------------------------------------------------------------------------
 
 
-def learned(folder: Path, model: str) -> Mapping[str, Any]:
+def learned(folder: Path, model: str, targets: str = "hard") -> Mapping[str, Any]:
     return {
         "name": "devices",
         "method": "tokenizer_for_free",
@@ -240,6 +240,7 @@ def learned(folder: Path, model: str) -> Mapping[str, Any]:
             "sample_words": 40,
             "sample_length": 4,
             "teach_words": 40,
+            "teach_targets": targets,
         },
         "cohort": {"size": 2, "sampling": "poisson"},
         "train": {"optimizer": "sgd", "lr": 1.0, "batch": 128},
@@ -248,12 +249,13 @@ def learned(folder: Path, model: str) -> Mapping[str, Any]:
     }
 
 
+@pytest.mark.parametrize("targets", ["hard", "soft"])
 @pytest.mark.parametrize("model", ["lstm", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_a_language_model_trains_scores_and_samples_on_the_device(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: str, targets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cpu, scores, _), (gpu, there, _), done = on_both(
-        learned(tmp_path, model), tmp_path, monkeypatch
+        learned(tmp_path, model, targets), tmp_path, monkeypatch
     )
     assert cpu.blobs == gpu.blobs  # the tokenizer that was learned from the sampled text
     alike(cpu.params, gpu.params, within=1e-4)

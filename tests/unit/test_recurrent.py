@@ -139,24 +139,36 @@ def test_products(shape: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(out, 1 + a @ w, rtol=1e-5, atol=1e-4)
 
 
+NONE = np.zeros((0, 0), np.float32)
+
+
 @pytest.mark.parametrize("size", [3, 64, 700])
 @pytest.mark.parametrize("scale", [1.0, 60.0], ids=["usual", "logits that no number's exponent is"])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_softmax_and_what_flows_back_from_it(size: int, scale: float, frozen: bool) -> None:
-    """Some states are asked for several targets."""
+@pytest.mark.parametrize("soft", [False, True])
+def test_a_softmax_and_what_flows_back_from_it(
+    size: int, scale: float, frozen: bool, soft: bool
+) -> None:
+    """Some states are asked for several targets, or have more beside theirs."""
     torch.manual_seed(size)
     h, w, b = (torch.randn(s, dtype=torch.float64) * scale for s in ((19, 5), (size, 5), (size,)))
-    states = torch.cat([torch.zeros(3), torch.arange(1, 19)]).long()
-    targets, counts = torch.randint(size, (21,)), torch.bincount(states)
+    states = torch.cat([torch.zeros(1 if soft else 3), torch.arange(1, 19)]).long()
+    count = len(states)
+    beside = torch.randn(size, 19, dtype=torch.float64) if soft else torch.zeros(0, 0)
+    targets, counts = torch.randint(size, (count,)), torch.bincount(states)
     for one in (h, w, b):
         one.requires_grad_()
     loss = F.cross_entropy((h @ w.T + b)[states], targets, reduction="none")
-    expected = torch.autograd.grad(loss.mean(), [h, w, b])
+    told = loss.mean()
+    if soft:
+        told = told - (beside.T * torch.log_softmax(h @ w.T + b, 1)).sum() / count
+        told = told - beside.sum(0) @ torch.logsumexp(h @ w.T + b, 1) / count  # its sum is not 0
+    expected = torch.autograd.grad(told, [h, w, b])
     single = [one.detach().float().numpy() for one in (h, w, b)]
     to_h, to_w, to_b = (np.ones_like(one) for one in single)
-    losses = np.empty(21, np.float32)
-    asked = (states.numpy(), targets.numpy(), counts.float().numpy())
-    loops.cross_entropy(21, *single, *asked, to_h, to_w[:0] if frozen else to_w, to_b, losses)
+    losses = np.empty(count, np.float32)
+    asked = (states.numpy(), targets.numpy(), counts.float().numpy(), beside.float().numpy())
+    loops.cross_entropy(count, *single, *asked, to_h, to_w[:0] if frozen else to_w, to_b, losses)
     lost = np.minimum(
         loss.detach().numpy(), 87
     )  # a chance below the smallest number counts as that
@@ -167,13 +179,22 @@ def test_a_softmax_and_what_flows_back_from_it(size: int, scale: float, frozen: 
     np.testing.assert_allclose(to_w, right, rtol=2e-3, atol=2e-5 * scale)
 
 
+@pytest.mark.parametrize("scale", [1.0, 60.0])
+def test_chances_are_a_softmax_turned(scale: float) -> None:
+    h, w, b = (torch.randn(s) * scale for s in ((19, 5), (70, 5), (70,)))
+    b[3] = -1e4
+    found = loops.chances(h.numpy(), w.numpy(), b.numpy())
+    expected = torch.softmax((h.double() @ w.double().T + b.double()), 1).T.numpy()
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_softmax_of_no_numbers_says_so(bad: float) -> None:
     h, w, b = np.ones((2, 3), np.float32), np.ones((70, 3), np.float32), np.zeros(70, np.float32)
     h[1, 2] = bad
     losses, to = np.zeros(2, np.float32), [np.zeros_like(one) for one in (h, w, b)]
     states, targets = np.arange(2), np.array([3, 69])
-    loops.cross_entropy(2, h, w, b, states, targets, np.ones(2, np.float32), *to, losses)
+    loops.cross_entropy(2, h, w, b, states, targets, np.ones(2, np.float32), NONE, *to, losses)
     assert np.isfinite(losses[0]), "the first state's are numbers"
     assert not np.isfinite(losses[1])
     assert not np.isfinite(to[0][1]).any()
@@ -185,7 +206,7 @@ def test_a_sum_over_a_large_vocabulary_does_not_drift() -> None:
     size = 100_000
     h, w, b = np.zeros((2, 3), np.float32), np.ones((size, 3), np.float32), np.zeros(size, "f4")
     losses, to = np.zeros(2, np.float32), [np.zeros_like(one) for one in (h, w, b)]
-    asked = (np.arange(2), np.array([3, 69]), np.ones(2, np.float32))
+    asked = (np.arange(2), np.array([3, 69]), np.ones(2, np.float32), NONE)
     loops.cross_entropy(2, h, w, b, *asked, *to, losses)
     np.testing.assert_allclose(losses, np.log(size), rtol=1e-6)
     np.testing.assert_allclose(to[2][100:], 1 / size, rtol=1e-5)

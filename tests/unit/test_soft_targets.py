@@ -1,0 +1,283 @@
+"""Soft targets: what the old model knew of each next word, where the tokenizers cut words otherwise."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from lexfed.core.errors import ConfigError
+from lexfed.core.seeds import Seed, derive, root, torch_generator
+from lexfed.experiment import config
+from lexfed.experiment.assembly import assemble
+from lexfed.federation import ServerState
+from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
+from lexfed.language.soft_targets import Beside, Pair, SoftTexts, Teacher, paired, taught_softly
+from lexfed.language.switching import switched
+from lexfed.language.teaching import Lesson, Written
+from lexfed.learning.task import Local
+from lexfed.models.language_model import pad
+from lexfed.models.lstm_lm import LstmLanguageModel
+from lexfed.vocabulary import learned
+from lexfed.vocabulary.tokenizer import TrainedTokenizer
+from tests.unit.test_teaching import OPTIONS, TEXTS, nll, of_the_boat, task_of
+
+LESSON = Lesson(epochs=2, lr=5e-3, batch=8)
+SOFT = replace(OPTIONS, teach_targets="soft")
+
+
+def written(count: int) -> list[Written]:
+    """Some of them cut in the middle."""
+    return [Written(text, ended=i % 3 > 0) for i, text in enumerate(TEXTS[:count])]
+
+
+def teacher_of(name: str = "lstm", temperature: float = 1.0) -> Teacher:
+    state = of_the_boat(name)
+    return Teacher(task_of(name).model, state.params, tokenizer_of(state).tokenizer, temperature)
+
+
+# --- what it computes -----------------------------------------------------------------------------
+
+
+def obvious_states(params: dict[str, Tensor], ids: list[int]) -> list[Tensor]:
+    """An LSTM, one token after the other, by the textbook."""
+    h = c = torch.zeros(12)
+    states = []
+    for token in ids:
+        gates = (
+            params["lstm.weight_ih_l0"] @ params["embedding.weight"][token]
+            + params["lstm.bias_ih_l0"]
+            + params["lstm.weight_hh_l0"] @ h
+            + params["lstm.bias_hh_l0"]
+        )
+        i, f, g, o = gates.chunk(4)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        states.append(h)
+    return states
+
+
+def logits(params: dict[str, Tensor], state: Tensor) -> Tensor:
+    return params["embedding.weight"] @ state + params["output.bias"]
+
+
+Step = tuple[int, Tensor]  # an input, and the target after it
+
+
+def obvious_steps(
+    texts: list[Written], teacher: Teacher, new: TrainedTokenizer
+) -> list[list[Step]]:
+    """Of each text: the tokens that go in, and what is to come out."""
+    old, drawn = teacher.tokenizer, Counter[tuple[int, int]]()
+    both = []
+    for text in texts:
+        words = text.words if text.ended else text.words[:-1]
+        units = [(old.encode_words([w])[0], new.encode_words([w])[0]) for w in words]
+        units += [([old.eos], [new.eos])] if text.ended else []
+        drawn.update((u[0], t[0]) for u, t in units)
+        both.append(units)
+    of_first = Counter[int]()
+    for (u, _), n in drawn.items():
+        of_first[u] += n
+    found = []
+    for units in both:
+        read = [old.bos, *(token for u, _ in units for token in u)]
+        states, at, before = obvious_states(dict(teacher.params), read), 0, new.bos
+        steps: list[Step] = []
+        for u, t in units:
+            z = logits(dict(teacher.params), states[at]) / teacher.temperature
+            z = torch.tensor([z[i] if i in of_first else -torch.inf for i in range(len(z))])
+            p = torch.softmax(z, 0)
+            for place, token in enumerate(t):
+                target = torch.zeros(len(new.tokens))
+                target[token] += 1
+                if place == 0:
+                    for (one, first), n in drawn.items():
+                        told = float(p[one]) - (one == u[0])
+                        target[first] += told * n / of_first[one]
+                steps.append((before, target))
+                before = token
+            at += len(u)
+        found.append(steps)
+    return found
+
+
+def obvious_teaching(
+    params: dict[str, Tensor], texts: list[list[Step]], context: int, lesson: Lesson, seed: Seed
+) -> dict[str, Tensor]:
+    windows = [steps[at : at + context] for steps in texts for at in range(0, len(steps), context)]
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    optimizer = torch.optim.Adam(leaves.values(), lr=lesson.lr)
+    per_epoch = -(-len(windows) // lesson.batch)
+    steps, number = lesson.epochs * per_epoch, 0
+    for epoch in range(lesson.epochs):
+        generator = torch_generator(derive(derive(seed, "epoch", epoch), 0))
+        order = torch.randperm(len(windows), generator=generator).tolist()
+        for start in range(0, len(order), lesson.batch):
+            some = [windows[i] for i in order[start : start + lesson.batch]]
+            loss = torch.zeros(())
+            for window in some:
+                states = obvious_states(leaves, [token for token, _ in window])
+                for state, (_, target) in zip(states, window, strict=True):
+                    loss = loss - target @ torch.log_softmax(logits(leaves, state), 0)
+            optimizer.zero_grad()
+            (loss / sum(map(len, some))).backward()  # type: ignore[no-untyped-call]
+            warm = min(50, steps // 10)
+            rise = min(1.0, (number + 1) / warm) if warm else 1.0
+            optimizer.param_groups[0]["lr"] = lesson.lr * rise * (1 - number / steps)
+            optimizer.step()
+            number += 1
+    return {name: leaf.detach() for name, leaf in leaves.items()}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_soft_teaching_is_the_obvious_loop(temperature: float) -> None:
+    task, teacher = task_of(), teacher_of(temperature=temperature)
+    new = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    start = dict(task.model.init(len(new.tokens), root(3)))
+    texts = obvious_steps(written(40), teacher, new)
+    expected = obvious_teaching(start, texts, 8, LESSON, root(4))
+    found = taught_softly(task, start, written(40), new, teacher, LESSON, root(4))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=2e-5)
+        assert not torch.allclose(found[name], start[name], atol=1e-4), f"{name} has learned"
+
+
+def soft(count: int, batch: int = 8) -> SoftTexts:
+    teacher = teacher_of()
+    new = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    pairs = [paired(text, teacher.tokenizer, new) for text in written(count)]
+    return SoftTexts(teacher, pairs, len(new.tokens), 8, batch)
+
+
+def test_what_is_added_is_zero_in_the_sum() -> None:
+    """A target stays a share of one."""
+    for batch in soft(30).batches(root(1)):
+        assert isinstance(batch.beside, Beside)
+        places = torch.arange(len(batch) * (batch.ids.shape[1] - 1))
+        added = batch.beside(places).t()
+        torch.testing.assert_close(added.sum(1), torch.zeros(len(added)), rtol=0, atol=1e-5)
+        assert added.abs().max() > 0.1
+
+
+def test_lots_are_the_texts_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same windows and the same additions, and as many steps as were planned."""
+
+    def told(texts: SoftTexts) -> list[tuple[list[int], float]]:
+        found, steps = [], 0
+        for batch in texts.batches(root(1)):
+            steps += 1
+            width = batch.ids.shape[1] - 1
+            assert batch.beside is not None
+            for row in range(len(batch)):
+                n = int(batch.lengths[row])
+                added = batch.beside(torch.arange(row * width, row * width + n - 1))
+                found.append((batch.ids[row, :n].tolist(), round(float(added.square().sum()), 3)))
+        assert steps == texts.steps
+        return sorted(found)
+
+    whole = told(soft(40))
+    monkeypatch.setattr("lexfed.language.soft_targets.TOGETHER", 7)
+    assert told(soft(40)) == whole
+
+
+def test_a_word_that_one_tokenizer_leaves_out_begins_nowhere() -> None:
+    old, new = teacher_of().tokenizer, learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    whole = paired(Written(["the", "old", "boat"], True), old, new)
+    assert len(whole.at_old) == len(whole.at_new) == 4, "three words and the end"
+    old._known["old"] = []
+    try:
+        left = paired(Written(["the", "old", "boat"], True), old, new)
+    finally:
+        del old._known["old"]
+    assert len(left.at_old) == len(left.at_new) == 3
+    assert left.new[left.at_new + 1].tolist() == whole.new[whole.at_new[[0, 2, 3]] + 1].tolist()
+
+
+def test_texts_with_nothing_in_them_teach_nothing() -> None:
+    task, teacher = task_of(), teacher_of()
+    new = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    start = task.model.init(len(new.tokens), root(3))
+    for texts in ([], [Written(["bo"], ended=False)]):
+        assert taught_softly(task, start, texts, new, teacher, LESSON, root(4)) is start
+
+
+# --- what it does ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_a_softly_taught_model_is_close_to_the_old_one_again(name: str) -> None:
+    task, state = task_of(name), of_the_boat(name)
+    plain = switched(task, replace(SOFT, teach_words=0), state, root(2))
+    after = switched(task, SOFT, state, root(2))
+    assert after.blobs == plain.blobs != state.blobs
+    old, bare, healed = (nll(task, one, TEXTS) for one in (state, plain, after))
+    assert healed - old < 0.5 * (bare - old)
+    again = switched(task, SOFT, state, root(2))
+    assert all(torch.equal(value, again.params[name]) for name, value in after.params.items())
+
+
+def chances(task: LanguageTask, state: ServerState, texts: list[list[int]]) -> Tensor:
+    """Of each next token, at all places of these texts."""
+    batch = pad(texts)
+    hidden = task.model.hidden(state.params, batch.ids[:, :-1], None)
+    real = torch.arange(hidden.shape[1]) < batch.lengths[:, None] - 1
+    weight = state.params.get("output.weight", state.params["embedding.weight"])
+    return torch.log_softmax(hidden[real] @ weight.t() + state.params["output.bias"], 1)
+
+
+def test_one_who_has_the_same_tokenizer_has_nothing_to_learn() -> None:
+    """There the target is the teacher's own chance: what was drawn does not count."""
+    task, whole = task_of(), learned.learn(TEXTS, "bpe", 330, "x")  # a token for each word
+    sequences = [whole.tokenizer.sequence(text) for text in TEXTS]
+    start = task.model.init(len(whole.tokenizer.tokens), root(0))
+    params = dict(task.fit(start, sequences, Local(0.5, epochs=3), root(1)).params)
+    state = ServerState(params=params, blobs={TOKENIZER: whole.to_bytes()})
+    texts = [sequence[:9] for sequence in sequences[:50]]
+    before = chances(task, state, texts)
+
+    def moved(targets: str) -> float:
+        options = replace(OPTIONS, new="same", teach_targets=targets, teach_words=600)
+        after = chances(task, switched(task, options, state, root(2)), texts)
+        return float((before.exp() * (before - after)).sum(1).mean())
+
+    assert moved("soft") < 0.7 * moved("hard")
+
+
+def test_targets_are_hard_or_soft() -> None:
+    table = {"teach_words": 10, "teach_targets": "mild"}
+    with pytest.raises(ConfigError, match="teach_targets"):
+        config.parse({"method": "tokenizer_for_free", "tokenizer_for_free": table})
+
+
+def test_pairs_hold_numbers_of_four_bytes() -> None:
+    pair = soft(3).pairs[0]
+    assert isinstance(pair, Pair)
+    assert {str(one.dtype) for one in (pair.old, pair.new, pair.at_old, pair.at_new)} == {"int32"}
+
+
+def test_a_model_that_does_not_mind_them_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [json.dumps({"user": f"u{i % 7}", "text": " ".join(t)}) for i, t in enumerate(TEXTS)]
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    table = {
+        "method": "tokenizer_for_free",
+        "rounds": 2,
+        "data": {
+            "name": str(tmp_path / "texts.jsonl"),
+            "partition": "user",
+            "clients": 3,
+            "unseen": 2,
+        },
+        "tokenizer": {"size": 290, "start": "oracle"},
+        "language_model": {"layers": 1, "width": 8},
+        "tokenizer_for_free": {"switch": [1], "teach_words": 10, "teach_targets": "soft"},
+    }
+    assemble(config.parse(table))
+    monkeypatch.setattr(LstmLanguageModel, "soft_targets", False)
+    with pytest.raises(ConfigError, match="LstmLanguageModel does not"):
+        assemble(config.parse(table))
