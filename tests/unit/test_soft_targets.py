@@ -274,6 +274,7 @@ def test_a_model_that_does_not_mind_them_is_refused(
             "unseen": 2,
         },
         "tokenizer": {"size": 290, "start": "oracle"},
+        "cohort": {"size": 2},
         "language_model": {"layers": 1, "width": 8},
         "tokenizer_for_free": {"switch": [1], "teach_words": 10, "teach_targets": "soft"},
     }
