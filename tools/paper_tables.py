@@ -282,7 +282,8 @@ def neighbours() -> str:
     paper = entry.reported
     ran = {row: runs[0] for _, row, runs in found(CATALOGUE, entry)}
     if ran.keys() >= {"together", "finance alone"}:
-        near = {word: (ran["finance alone"]["neighbours"][word]["federated"],
+        own = ran["finance alone"]["neighbours"]
+        near = {word: (own[word]["federated"] if word in own else ["(not among its words)"],
                        ran["together"]["neighbours"][word]["federated"],
                        ran["together"]["neighbours"][word]["centralised"])
                 for word in paper["together"] if word in ran["together"]["neighbours"]}  # fmt: skip
