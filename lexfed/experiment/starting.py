@@ -85,6 +85,8 @@ def look(name: str, told: Told | None = None) -> Seen:
     if name in CATALOGUE:
         return _known(name, load(name))
     table = read_file(Path(os.path.expanduser(name)))
+    if not len(table):
+        raise DataError(f"{name} has no rows: there are no texts")
     for column in filter(None, (told.text, told.label, told.user, told.source)):
         if column not in table.column_names:
             raise DataError(f"{name} has no column '{column}'; its columns: {_listed(table)}")

@@ -35,6 +35,7 @@ def of_delta(delta: float, users: int) -> Iterator[str]:
 
 
 FACTORS = (0.1, 1.0, 10.0)  # of the cohort that was asked for
+MOST = 0.1  # a delta that can be planned with
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class Plan:
     def __post_init__(self) -> None:
         if not (self.epsilon > 0 and 0 < self.delta < 1 and self.clip > 0):
             raise ConfigError("epsilon and clip are above 0, delta lies between 0 and 1")
+        if self.delta > MOST:
+            raise ConfigError(
+                f"delta = {self.delta:g} is no promise: it is the chance that nothing is promised. "
+                f"Take one below one in all users, and {MOST:g} at most"
+            )
         if not 0 <= self.colluding < self.threshold <= 1:
             raise ConfigError("fewer users collude than must stay, and at most all stay")
         if not (1 <= self.cohort <= self.population and self.rounds > 0 and self.parameters > 0):

@@ -262,3 +262,18 @@ def test_what_init_wrote_can_be_taken_back_for_another_method(
     settings = [one for one in back if one.partition("=")[0].partition(".")[2] in table]
     config = configuration.load(Path("private.toml"), [f"method={method}", *settings])
     assert not config.defences.of_tables
+
+
+def test_a_file_with_a_header_alone(lexfed: Lexfed) -> None:
+    """It was a traceback of the library that reads it."""
+    Path("empty.csv").write_text("text,label\n")
+    result = lexfed("data", "check", "empty.csv")
+    assert result.returncode == 2
+    assert "empty.csv has no rows: there are no texts" in result.stderr
+
+
+def test_a_delta_that_promises_nothing_is_refused(lexfed: Lexfed) -> None:
+    """It counted for ever."""
+    result = lexfed("privacy", "plan", "--population", "1000", "--delta", "0.5")
+    assert result.returncode == 2
+    assert "delta = 0.5 is no promise" in result.stderr
