@@ -23,7 +23,7 @@ from tools.result_files import ROOT, markdown, results
 
 PAGES = (*sorted((ROOT / "docs" / "papers").glob("*.md")), ROOT / "docs" / "defences.md")
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end of table -->)", re.S)
-SENT = "bytes_up_per_client_round"
+SENT, ALL_SENT = "bytes_up_per_client_round", "bytes_up"
 LOST = "–"  # older runs did not record who made them
 
 
@@ -77,6 +77,8 @@ def entry_table(catalogue: Catalogue, name: str, made: bool = True) -> str:
 def head(key: str) -> str:
     if key == SENT:
         return "up per client and round"
+    if key == ALL_SENT:
+        return "up, of all"
     if key.startswith("against "):
         return f"{key} (paired over users, by seed)"
     name = _table.COLUMNS.get(key, key.replace("_", " "))
@@ -86,6 +88,8 @@ def head(key: str) -> str:
 def figure(runs: Sequence[dict[str, Any]], key: str, of: Runs | None = None) -> str:
     if key == SENT:
         return f"{statistics.mean(run[key] for run in runs) / 1e6:.2f} MB"
+    if key == ALL_SENT:
+        return f"{statistics.mean(run[key] for run in runs) / 1e6:,.0f} MB"
     if key.startswith("against ") and of is not None:
         return against(runs, of.found().get(key.removeprefix("against "), []))
     values = [run[key] for run in map(_table.derived, runs) if run.get(key) is not None]
