@@ -202,7 +202,7 @@ def written(
             text = split(tokenizer.decode(ids), task.texts.lowercase, "single")
             words += max(len(text), 1)  # a model that writes nothing must not keep us for ever
             if text:
-                yield Written(text, len(ids) < options.sample_length)
+                yield Written(text, len(ids) < options.sample_length, ids)
 
 
 def _follow(bias: torch.Tensor, unigrams: torch.Tensor) -> torch.Tensor:

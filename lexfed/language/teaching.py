@@ -9,7 +9,7 @@ Carrying rows over gives a new token the mean of its pieces, which no softmax wa
 What the old model knew is still there: it says so, in words that both tokenizers can write.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -33,6 +33,7 @@ class Written:
 
     words: list[str]
     ended: bool  # by the model; else it was cut, maybe within its last word
+    drawn: Sequence[int] = ()  # the tokens that it wrote
 
     def sequence(self, tokenizer: TrainedTokenizer) -> list[int]:
         """As a model learns it: where a text was cut, nothing says that it ended there."""

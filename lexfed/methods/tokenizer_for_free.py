@@ -66,7 +66,8 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
             f"the last switch is after round {options.switch[-1]}, but there are {task.rounds} "
             "rounds"
         )
-    if options.teach_targets == "soft" and not getattr(task.model, "soft_targets", False):
+    soft = options.teach_words and options.teach_targets == "soft"
+    if soft and not getattr(task.model, "soft_targets", False):
         raise ConfigError(
             f"tokenizer_for_free.teach_targets = 'soft' needs a model whose gradient minds "
             f"batch.beside and that says so (soft_targets = True): {type(task.model).__name__} "

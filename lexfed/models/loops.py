@@ -155,7 +155,7 @@ def chances(h, weight, bias):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=FAST, error_model="numpy")
-def spread(t, u, shares, p, columns, out):  # type: ignore[no-untyped-def]
+def add_spread(t, u, shares, p, columns, out):  # type: ignore[no-untyped-def]
     """out[t, columns] += share p[u], of every share; what is of one t lies together."""
     row, last = np.zeros(p.shape[1], np.float32), -1
     for k in range(len(t) + 1):

@@ -210,8 +210,11 @@ def _add_compiled(of: _Output, asked: _Asked, at: int, to: _Output) -> Tensor:
 
     states, targets = _targets(asked, at)
     losses, some = of.hidden.new_empty(len(targets)), slice(at, at + CHUNK)
-    none = of.bias.new_empty(0, 0)
-    beside = none if asked.beside is None else asked.beside(asked.places[some])
+    beside = of.bias.new_empty(0, 0)
+    if asked.beside is not None:
+        beside, fits = asked.beside(asked.places[some]), (len(of.bias), len(of.hidden[some]))
+        if beside.shape != fits or beside.dtype != of.bias.dtype:
+            raise ValueError(f"soft targets are {tuple(beside.shape)}, not {fits} like the output")
     given = (of.hidden[some], of.weight, of.bias, states, targets, asked.counts[some], beside)
     made = (to.hidden[some], to.weight, to.bias, losses)
     arrays = (one.contiguous().numpy() for one in (*given, *made))

@@ -254,6 +254,19 @@ class TrainedTokenizer:
         return Vocabulary(self.tokens, (0,) * len(self.tokens))
 
     @cached_property
+    def begins(self) -> tuple[bool, ...]:
+        """Of each token, whether it begins a word wherever it stands. None of a foreign tokenizer
+        does that marks them in another way.
+        """
+        special = {self.bos, self.eos, self.unk, self.pad}
+        return tuple(i not in special and self._begins(t) for i, t in enumerate(self.tokens))
+
+    def _begins(self, token: str) -> bool:
+        if self.kind in ("word", "wordpiece"):
+            return self.kind == "word" or not token.startswith("##")
+        return token.startswith("Ġ" if self.byte_level else "▁")
+
+    @cached_property
     def engine(self) -> "Tokenizer":
         return _engine(self.data)
 

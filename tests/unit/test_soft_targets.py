@@ -10,28 +10,54 @@ import torch
 from torch import Tensor
 
 from lexfed.core.errors import ConfigError
+from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, root, torch_generator
 from lexfed.experiment import config
 from lexfed.experiment.assembly import assemble
 from lexfed.federation import ServerState
+from lexfed.language import switching
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
-from lexfed.language.soft_targets import Beside, Pair, SoftTexts, Teacher, paired, taught_softly
+from lexfed.language.soft_targets import (
+    Begun,
+    Beside,
+    Pair,
+    Reader,
+    SoftTexts,
+    Teacher,
+    paired,
+    taught_softly,
+)
 from lexfed.language.switching import switched
-from lexfed.language.teaching import Lesson, Written
+from lexfed.language.teaching import Lesson, Written, taught
 from lexfed.learning.task import Local
 from lexfed.models.language_model import pad
 from lexfed.models.lstm_lm import LstmLanguageModel
 from lexfed.vocabulary import learned
-from lexfed.vocabulary.tokenizer import TrainedTokenizer
-from tests.unit.test_teaching import OPTIONS, TEXTS, nll, of_the_boat, task_of
+from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer
+from tests.unit.test_teaching import OPTIONS, TEXTS, WORDS, nll, of_the_boat, task_of
 
 LESSON = Lesson(epochs=2, lr=5e-3, batch=8)
 SOFT = replace(OPTIONS, teach_targets="soft")
 
 
+def of_word(tokenizer: TrainedTokenizer, word: str, rough: bool) -> list[int]:
+    """As the tokenizer has it, or letter by letter: a model may write so too."""
+    if not rough:
+        return tokenizer.encode_words([word])[0]
+    return [tokenizer.tokens.index(letter) for letter in f"Ġ{word}"]
+
+
+def is_rough(text: int, word: int) -> bool:
+    return (text + word) % 5 == 0
+
+
 def written(count: int) -> list[Written]:
-    """Some of them cut in the middle."""
-    return [Written(text, ended=i % 3 > 0) for i, text in enumerate(TEXTS[:count])]
+    """Some of them cut in the middle, some words letter by letter."""
+    old, found = teacher_of().tokenizer, []
+    for i, text in enumerate(TEXTS[:count]):
+        drawn = [of_word(old, word, is_rough(i, j)) for j, word in enumerate(text)]
+        found.append(Written(text, i % 3 > 0, [token for word in drawn for token in word]))
+    return found
 
 
 def teacher_of(name: str = "lstm", temperature: float = 1.0) -> Teacher:
@@ -73,9 +99,11 @@ def obvious_steps(
     """Of each text: the tokens that go in, and what is to come out."""
     old, drawn = teacher.tokenizer, Counter[tuple[int, int]]()
     both = []
-    for text in texts:
+    for i, text in enumerate(texts):
         words = text.words if text.ended else text.words[:-1]
-        units = [(old.encode_words([w])[0], new.encode_words([w])[0]) for w in words]
+        units = [
+            (of_word(old, w, is_rough(i, j)), new.encode_words([w])[0]) for j, w in enumerate(words)
+        ]
         units += [([old.eos], [new.eos])] if text.ended else []
         drawn.update((u[0], t[0]) for u, t in units)
         both.append(units)
@@ -89,7 +117,8 @@ def obvious_steps(
         steps: list[Step] = []
         for u, t in units:
             z = logits(dict(teacher.params), states[at]) / teacher.temperature
-            z = torch.tensor([z[i] if i in of_first else -torch.inf for i in range(len(z))])
+            can = [i in of_first and (at > 0 or i != old.eos) for i in range(len(z))]
+            z = torch.tensor([z[i] if can[i] else -torch.inf for i in range(len(z))])
             p = torch.softmax(z, 0)
             for place, token in enumerate(t):
                 target = torch.zeros(len(new.tokens))
@@ -149,7 +178,8 @@ def test_soft_teaching_is_the_obvious_loop(temperature: float) -> None:
 def soft(count: int, batch: int = 8) -> SoftTexts:
     teacher = teacher_of()
     new = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
-    pairs = [paired(text, teacher.tokenizer, new) for text in written(count)]
+    reader = Reader(teacher.tokenizer, lowercase=True)
+    pairs = [paired(text, reader, new) for text in written(count)]
     return SoftTexts(teacher, pairs, len(new.tokens), 8, batch)
 
 
@@ -180,28 +210,137 @@ def test_lots_are_the_texts_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         return sorted(found)
 
     whole = told(soft(40))
-    monkeypatch.setattr("lexfed.language.soft_targets.TOGETHER", 7)
+    monkeypatch.setattr("lexfed.language.soft_targets.LOT", 7)
     assert told(soft(40)) == whole
 
 
-def test_a_word_that_one_tokenizer_leaves_out_begins_nowhere() -> None:
+def test_a_word_that_the_new_tokenizer_leaves_out_begins_nowhere() -> None:
     old, new = teacher_of().tokenizer, learned.learn(TEXTS, "bpe", 300, "x").tokenizer
-    whole = paired(Written(["the", "old", "boat"], True), old, new)
+    words, reader = ["the", "old", "boat"], Reader(old, lowercase=True)
+    text = Written(words, True, old.encode_words(words)[0])
+    whole = paired(text, reader, new)
     assert len(whole.at_old) == len(whole.at_new) == 4, "three words and the end"
-    old._known["old"] = []
+    new._known["old"] = []
     try:
-        left = paired(Written(["the", "old", "boat"], True), old, new)
+        left = paired(text, reader, new)
     finally:
-        del old._known["old"]
+        del new._known["old"]
     assert len(left.at_old) == len(left.at_new) == 3
-    assert left.new[left.at_new + 1].tolist() == whole.new[whole.at_new[[0, 2, 3]] + 1].tolist()
+    assert left.old[left.at_old + 1].tolist() == whole.old[whole.at_old[[0, 2, 3]] + 1].tolist()
+
+
+def test_words_within_a_word_that_was_drawn_begin_nowhere() -> None:
+    """What has no blank before it is a word of its own, and its token does not say so."""
+    old, new = teacher_of().tokenizer, learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    comma = old.tokens.index(",")
+    words = ["the", ",", "old"]
+    drawn = [*old.encode_words(["the"])[0], comma, *old.encode_words(["old"])[0]]
+    found = paired(Written(words, True, drawn), Reader(old, lowercase=True), new)
+    first = [old.encode_words([word])[0][0] for word in ("the", "old")]
+    assert found.old[found.at_old + 1].tolist() == [*first, old.eos]
+    lengths = new.encode_words(words)[1]
+    assert found.at_new.tolist() == [0, sum(lengths[:2]), sum(lengths)]
+
+
+def test_bytes_that_are_no_letters_leave_hard_targets() -> None:
+    """Half a letter here and half of it there: where words begin is not known any more."""
+    old, new = teacher_of().tokenizer, learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    drawn = old.encode_words(["the", "old"])[0]
+    found = paired(Written(["the"], True, drawn), Reader(old, lowercase=True), new)
+    assert len(found.at_old) == len(found.at_new) == 1, "the end alone"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "wordpiece", "unigram"])
+def test_which_tokens_begin_a_word(kind: Kind) -> None:
+    tokenizer = learned.learn(TEXTS, kind, 300, "x").tokenizer
+    for word in WORDS:
+        first, *rest = tokenizer.encode_words([word])[0]
+        assert tokenizer.begins[first]
+        assert not any(tokenizer.begins[token] for token in rest)
+    assert not tokenizer.begins[tokenizer.bos]
+    assert not tokenizer.begins[tokenizer.eos]
+
+
+def test_what_is_added_is_zero_in_the_mean() -> None:
+    """Over texts that a model writes, badly, at a temperature of its own: as often as it is told
+    that a token begins a word, it was drawn.
+    """
+    task, state = task_of(), of_the_boat("lstm")
+    options = replace(SOFT, temperature=0.8, sample_length=60)
+    old = tokenizer_of(state)
+    texts = [*switching.written(task, options, state.params, old, root(5), 12_000)]
+    reader = Reader(old.tokenizer, lowercase=True)
+    pairs = [paired(text, reader, old.tokenizer) for text in texts]
+    early = []  # later on, what was drawn decides whether a text was cut and its last word left out
+    for pair in pairs:
+        kept = pair.at_old < 25
+        early.append(replace(pair, at_old=pair.at_old[kept], at_new=pair.at_new[kept]))
+    teacher = Teacher(task.model, state.params, old.tokenizer, options.temperature)
+    soft = SoftTexts(teacher, early, len(old.tokenizer.tokens), 8, 8)
+    told = torch.zeros(soft.tokens)
+    variance = torch.zeros(soft.tokens)
+    for lot in soft.lots:
+        begun = Begun.of(soft, lot)
+        beside = Beside(soft, begun, torch.arange(len(begun.drawn)))
+        p = beside._chances(torch.arange(len(begun.drawn)))
+        told += p.sum(1) - torch.bincount(begun.drawn, minlength=soft.tokens)
+        variance += (p * (1 - p)).sum(1)
+    frequent = variance > 5
+    assert frequent.sum() >= 5
+    z = told[frequent] / variance[frequent].sqrt()
+    assert z.abs().max() < 4, z
+
+
+def test_the_teacher_reads_as_it_writes() -> None:
+    for name in ("lstm", "transformer"):
+        teacher, pairs = teacher_of(name), soft(70).pairs
+        states = teacher.states(pairs)
+        at = 0
+        for pair in pairs:
+            step = teacher.model.stepper(teacher.params, 1)
+            read = [step(torch.tensor([int(i)]), torch.tensor([n == 0]))[0]
+                    for n, i in enumerate(pair.old[:-1])]  # fmt: skip
+            for place in pair.at_old:
+                torch.testing.assert_close(states[at], read[place], rtol=0, atol=1e-5)
+                at += 1
+        assert at == len(states)
+
+
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_compiled_loops_and_torch_agree(name: str) -> None:
+    """In double precision, as on a device, nothing is compiled."""
+    task, teacher = task_of(name), teacher_of(name)
+    new = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
+    start = task.model.init(len(new.tokens), root(3))
+    single = taught_softly(task, start, written(30), new, teacher, LESSON, root(4))
+    double = taught_softly(
+        task, doubled(start), written(30), new, replace(teacher, params=doubled(teacher.params)),
+        LESSON, root(4),
+    )  # fmt: skip
+    hard = taught(task, start, written(30), new, LESSON, root(4))
+    for key, value in double.items():
+        torch.testing.assert_close(single[key].double(), value, rtol=0, atol=2e-5)
+    assert not torch.allclose(single["output.bias"], hard["output.bias"], atol=1e-3)
+
+
+def doubled(params: Params) -> Params:
+    return {name: value.double() for name, value in params.items()}
+
+
+def test_soft_targets_of_another_shape_are_refused() -> None:
+    task = task_of()
+    params = {n: v.requires_grad_() for n, v in task.model.init(20, root(0)).items()}
+    batch = replace(pad([[1, 2, 3], [4, 5]]), beside=lambda at: torch.zeros(7, len(at)))
+    with pytest.raises(ValueError, match="soft targets"):
+        task.gradient(params, batch, root(1))
 
 
 def test_texts_with_nothing_in_them_teach_nothing() -> None:
     task, teacher = task_of(), teacher_of()
     new = learned.learn(TEXTS, "bpe", 300, "x").tokenizer
     start = task.model.init(len(new.tokens), root(3))
-    for texts in ([], [Written(["bo"], ended=False)]):
+    half = Written(["bo"], False, teacher.tokenizer.encode_words(["bo"])[0])
+    for texts in ([], [half]):
         assert taught_softly(task, start, texts, new, teacher, LESSON, root(4)) is start
 
 
@@ -280,5 +419,7 @@ def test_a_model_that_does_not_mind_them_is_refused(
     }
     assemble(config.parse(table))
     monkeypatch.setattr(LstmLanguageModel, "soft_targets", False)
+    untaught = {"switch": [1], "teach_targets": "soft"}
+    assemble(config.parse({**table, "tokenizer_for_free": untaught}))
     with pytest.raises(ConfigError, match="LstmLanguageModel does not"):
         assemble(config.parse(table))
