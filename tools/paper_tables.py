@@ -281,24 +281,15 @@ def _point(value: float) -> str:
 
 
 def neighbours() -> str:
-    """One organisation of finance alone where that was run; else the first of the ten."""
+    """Nearest words: one organisation of finance alone, all together, all text in one place."""
     entry = CATALOGUE.entries["word2vec-table1"]
     paper = entry.reported
     ran = {row: runs[0] for _, row, runs in found(CATALOGUE, entry)}
-    if ran.keys() >= {"together", "finance alone"}:
-        own = ran["finance alone"]["neighbours"]
-        near = {word: (own[word]["federated"] if word in own else ["(not among its words)"],
-                       ran["together"]["neighbours"][word]["federated"],
-                       ran["together"]["neighbours"][word]["centralised"])
-                for word in paper["together"] if word in ran["together"]["neighbours"]}  # fmt: skip
-        alone = "finance alone"
-    else:
-        (run,) = results("word2vec/text8-all.results")["add rare, average frequent; int8 (default)"]
-        near = {word: tuple(run["neighbours"][word][who]
-                            for who in ("alone", "federated", "centralised"))
-                for word in paper["together"]}  # fmt: skip
-        alone = "the first organisation (of biology) alone"
-    heads = ("word", f"ours, {alone}", "together", "in one place", "paper: finance alone",
+    own, joined = (ran[row]["neighbours"] for row in ("finance alone", "together"))
+    near = {word: (own[word]["federated"] if word in own else ["(not among its words)"],
+                   joined[word]["federated"], joined[word]["centralised"])
+            for word in paper["together"]}  # fmt: skip
+    heads = ("word", "ours, finance alone", "together", "in one place", "paper: finance alone",
              "paper: together")  # fmt: skip
     rows = [
         [word, *(", ".join(said[:5]) for said in three),
