@@ -600,7 +600,8 @@ def test_frames_that_are_cut_off_or_claim_too_much(tmp_path: Path) -> None:
         assert knock(path, frames(b"head") + huge + b"x") == b""
         knock(path, frames(b"head") + (1 << 29).to_bytes(8, "big") + b"x", hang_up=True)
         assert waited(lambda: "a letter was cut off: EOFError" in said)
-        assert knock(path, frames(b"head", b"body")) == frames(b"head", b"body")
+        # those that hung up may still be inside, and only so many are let in at once
+        assert waited(lambda: knock(path, frames(b"head", b"body")) == frames(b"head", b"body"))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
 
 
@@ -720,7 +721,7 @@ def test_where_the_door_is(tmp_path: Path) -> None:
         assert knock(path, frames(b"a", b"b"))
         with pytest.raises(ConfigError, match="in use"), opened(path):
             pass
-        assert knock(path, frames(b"a", b"b"))
+        assert waited(lambda: bool(knock(path, frames(b"a", b"b"))))  # who looked may be inside
     (tmp_path / "ledger.json").write_text("{}")
     with pytest.raises(ConfigError, match="is no socket"), opened(tmp_path / "ledger.json"):
         pass
