@@ -34,7 +34,16 @@ from lexfed.models.language_model import pad
 from lexfed.models.lstm_lm import LstmLanguageModel
 from lexfed.vocabulary import learned
 from lexfed.vocabulary.tokenizer import Kind, TrainedTokenizer
-from tests.unit.test_teaching import OPTIONS, TEXTS, WORDS, nll, of_the_boat, task_of
+from tests.unit.test_teaching import (
+    OPTIONS,
+    TEXTS,
+    WORDS,
+    nll,
+    obvious_logits,
+    obvious_states,
+    of_the_boat,
+    task_of,
+)
 
 LESSON = Lesson(epochs=2, lr=5e-3, batch=8)
 SOFT = replace(OPTIONS, teach_targets="soft")
@@ -68,28 +77,6 @@ def teacher_of(name: str = "lstm", temperature: float = 1.0) -> Teacher:
 # --- what it computes -----------------------------------------------------------------------------
 
 
-def obvious_states(params: dict[str, Tensor], ids: list[int]) -> list[Tensor]:
-    """An LSTM, one token after the other, by the textbook."""
-    h = c = torch.zeros(12)
-    states = []
-    for token in ids:
-        gates = (
-            params["lstm.weight_ih_l0"] @ params["embedding.weight"][token]
-            + params["lstm.bias_ih_l0"]
-            + params["lstm.weight_hh_l0"] @ h
-            + params["lstm.bias_hh_l0"]
-        )
-        i, f, g, o = gates.chunk(4)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        states.append(h)
-    return states
-
-
-def logits(params: dict[str, Tensor], state: Tensor) -> Tensor:
-    return params["embedding.weight"] @ state + params["output.bias"]
-
-
 Step = tuple[int, Tensor]  # an input, and the target after it
 
 
@@ -116,7 +103,7 @@ def obvious_steps(
         states, at, before = obvious_states(dict(teacher.params), read), 0, new.bos
         steps: list[Step] = []
         for u, t in units:
-            z = logits(dict(teacher.params), states[at]) / teacher.temperature
+            z = obvious_logits(dict(teacher.params), states[at]) / teacher.temperature
             can = [i in of_first and (at > 0 or i != old.eos) for i in range(len(z))]
             z = torch.tensor([z[i] if can[i] else -torch.inf for i in range(len(z))])
             p = torch.softmax(z, 0)
@@ -151,7 +138,7 @@ def obvious_teaching(
             for window in some:
                 states = obvious_states(leaves, [token for token, _ in window])
                 for state, (_, target) in zip(states, window, strict=True):
-                    loss = loss - target @ torch.log_softmax(logits(leaves, state), 0)
+                    loss = loss - target @ torch.log_softmax(obvious_logits(leaves, state), 0)
             optimizer.zero_grad()
             (loss / sum(map(len, some))).backward()  # type: ignore[no-untyped-call]
             warm = min(50, steps // 10)

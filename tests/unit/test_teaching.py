@@ -9,7 +9,6 @@ import time
 from dataclasses import replace
 from functools import cache
 from io import StringIO
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +75,11 @@ def of_the_boat(name: str) -> ServerState:
 # --- what it computes -----------------------------------------------------------------------------
 
 
-def obvious_loss(params: dict[str, Tensor], window: list[int]) -> Tensor:
-    """Sum over a window, one token after the other, by the textbook."""
+def obvious_states(params: dict[str, Tensor], ids: list[int]) -> list[Tensor]:
+    """An LSTM, one token after the other, by the textbook."""
     h = c = torch.zeros(12)
-    loss = torch.zeros(())
-    for token, after in pairwise(window):
+    states = []
+    for token in ids:
         gates = (
             params["lstm.weight_ih_l0"] @ params["embedding.weight"][token]
             + params["lstm.bias_ih_l0"]
@@ -90,8 +89,19 @@ def obvious_loss(params: dict[str, Tensor], window: list[int]) -> Tensor:
         i, f, g, o = gates.chunk(4)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
-        logits = params["embedding.weight"] @ h + params["output.bias"]
-        loss = loss - torch.log_softmax(logits, 0)[after]
+        states.append(h)
+    return states
+
+
+def obvious_logits(params: dict[str, Tensor], state: Tensor) -> Tensor:
+    return params["embedding.weight"] @ state + params["output.bias"]
+
+
+def obvious_loss(params: dict[str, Tensor], window: list[int]) -> Tensor:
+    """Sum over a window."""
+    loss = torch.zeros(())
+    for state, after in zip(obvious_states(params, window[:-1]), window[1:], strict=True):
+        loss = loss - torch.log_softmax(obvious_logits(params, state), 0)[after]
     return loss
 
 
