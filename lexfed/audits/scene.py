@@ -29,9 +29,9 @@ from lexfed.experiment.config import Config
 from lexfed.federation import Federation, ServerState, plain, tapped
 from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
-from lexfed.vocabulary import vectors
-from lexfed.vocabulary.rotation import rotated
 from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.tables import vectors
+from lexfed.vocabulary.tables.rotation import rotated
 from lexfed.wire import ClientId, Message, Verb
 
 
@@ -100,6 +100,12 @@ def public_name(config: Config) -> str | None:
     own = [name for name in choices if name != "random"]
     if not choices:
         return config.vocabulary.vectors
+    if getattr(config.options, "align", False):
+        raise ConfigError(
+            "an audit reads one public table, and fedevocab.align brings several together: audit "
+            "the first of them alone, with fedevocab.align = false; who has the others reads their "
+            "clients as well"
+        )
     if len(own) > 1:
         raise ConfigError(
             "an audit reads one public table: name one in fedevocab.vectors, and audit the others "

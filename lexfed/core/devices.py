@@ -50,6 +50,20 @@ def shared_out(device: torch.device, worker: int) -> torch.device:
     return torch.device("cuda", worker % _count("cuda"))
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in training: the last bits depend on how many threads add up."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def device_of(params: Params) -> torch.device:
     return next((value.device for value in params.values()), CPU)
 

@@ -130,6 +130,8 @@ FIGURES: tuple[Figure, ...] = (
     Figure("analogies", "analogies solved", percent),
     Figure("analogies_asked"),
     Figure("centralised_wordsim353", "WordSim353, all text in one place", three),
+    Figure("centralised_simlex999", "SimLex-999, all text in one place", three),
+    Figure("centralised_analogies", "analogies solved, all text in one place", percent),
     Figure("neighbour_overlap"),
     Figure("neighbours"),
     Figure("organisations"),

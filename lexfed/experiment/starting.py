@@ -241,6 +241,9 @@ width = 64
 
 [tokenizer_for_free]
 switch = [20]           # rounds after which a new tokenizer is learned
+# words that the old model writes for the new one to learn from, before users see it: no privacy is
+# spent on them
+teach_words = 500_000
 
 [cohort]
 size = {cohort}

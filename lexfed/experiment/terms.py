@@ -28,7 +28,7 @@ from lexfed.experiment import toml
 from lexfed.experiment.config import FILES, Config
 from lexfed.models.language_model import LANGUAGE_MODELS
 from lexfed.models.registry import MODELS
-from lexfed.vocabulary.vectors import HASHED
+from lexfed.vocabulary.tables.vectors import HASHED
 from lexfed.vocabulary.word import public_text
 
 FILE = "file:"  # a public file that both parties have

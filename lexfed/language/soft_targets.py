@@ -37,7 +37,7 @@ from lexfed.language.language_task import LanguageTask
 from lexfed.language.teaching import Lesson, Written, prepared
 from lexfed.learning.task import descend
 from lexfed.models.language_model import LanguageModel, TokenBatch, output_of, pad, windows
-from lexfed.vocabulary.splitting import words as split
+from lexfed.vocabulary.splitting import words_with_stray_bytes
 from lexfed.vocabulary.tokenizer import TrainedTokenizer
 
 NEVER = -1e4  # a bias: a chance of 0
@@ -71,8 +71,8 @@ class Reader:
 
     def words_of(self, tokens: tuple[int, ...]) -> int:
         if tokens not in self.known:
-            text = self.tokenizer.decode(tokens)
-            self.known[tokens] = len(split(text, self.lowercase, "single"))
+            text = self.tokenizer.decode_bytes(tokens)
+            self.known[tokens] = len(words_with_stray_bytes(text, self.lowercase))
         return self.known[tokens]
 
     def begun(self, drawn: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
@@ -93,7 +93,7 @@ def paired(text: Written, reader: Reader, new: TrainedTokenizer) -> Pair:
     tokens, lengths = new.encode_words(words)
     starts = np.cumsum([0, *lengths])
     begun, count = reader.begun(text.drawn)
-    # bytes that only together are a letter may be another number of words: then it is not known
+    # a foreign tokenizer may cut words otherwise where it reads them alone: then it is not known
     # where which begins
     sound = begun if count == len(text.words) else []
     # a word that a foreign tokenizer leaves out begins nowhere

@@ -25,10 +25,18 @@ from lexfed.federation.server_optimizer import AVERAGE, released
 from lexfed.language.language_task import TOKENIZER, LanguageTask, tokenizer_of
 from lexfed.language.soft_targets import Teacher, taught_softly
 from lexfed.language.teaching import Lesson, Written, taught
-from lexfed.models.language_model import BIAS, TOKEN_ROWS, expected_tokens, sample
+from lexfed.models.language_model import (
+    BIAS,
+    TOKEN_ROWS,
+    LanguageModel,
+    adam_rate,
+    expected_tokens,
+    sample,
+)
 from lexfed.vocabulary import remap
 from lexfed.vocabulary.learned import Learned, learn
-from lexfed.vocabulary.splitting import words as split
+from lexfed.vocabulary.splitting import words_with_stray_bytes
+from lexfed.vocabulary.stray_bytes import whole
 from lexfed.vocabulary.tokenizer import Kind
 
 
@@ -54,12 +62,14 @@ class TokenizerForFree:
     slots: Literal["remap", "reset"] = "remap"  # of the server's optimizer
     # words that the old model writes for the new one to learn from before users see it; 0: none
     teach_words: int = 0
-    teach_epochs: int = 2  # passes over these words
-    teach_lr: float = 4e-3  # Adam's learning rate in teaching, after a short warm-up; it falls to 0
+    # what is learned where a word begins: the old model's chances of all tokens there
+    # (language/soft_targets.py), or the token that was drawn
+    teach_targets: Literal["soft", "hard"] = "soft"
+    teach_epochs: int = 1  # passes over these words
+    # Adam's learning rate in teaching, after a short warm-up; it falls to 0. None: the model's own
+    # (LSTM 8e-3, transformer 1e-3)
+    teach_lr: float | None = None
     teach_batch: int = 32  # windows of a step of teaching
-    # what is learned where a word begins: the token that was drawn, or what the old model gave each
-    # chance there (language/soft_targets.py)
-    teach_targets: Literal["hard", "soft"] = "hard"
 
     def __post_init__(self) -> None:
         if list(self.switch) != sorted(set(self.switch)) or any(place < 1 for place in self.switch):
@@ -77,7 +87,8 @@ class TokenizerForFree:
             )
         if self.teach_words < 0:
             raise ConfigError("tokenizer_for_free.teach_words must be at least 0")
-        if min(self.teach_epochs, self.teach_batch) < 1 or not self.teach_lr > 0:
+        rate = 1.0 if self.teach_lr is None else self.teach_lr
+        if min(self.teach_epochs, self.teach_batch) < 1 or not rate > 0:
             raise ConfigError(
                 "tokenizer_for_free.teach_epochs, teach_batch and teach_lr must be above 0"
             )
@@ -92,9 +103,9 @@ class TokenizerForFree:
                 "teach_words above 0, and no kind"
             )
 
-    @property
-    def lesson(self) -> Lesson:
-        return Lesson(self.teach_epochs, self.teach_lr, self.teach_batch)
+    def lesson(self, model: LanguageModel) -> Lesson:
+        rate = adam_rate(model) if self.teach_lr is None else self.teach_lr
+        return Lesson(self.teach_epochs, rate, self.teach_batch)
 
     @property
     def groups(self) -> int:
@@ -116,12 +127,13 @@ def switched(
     here, teacher = derive(seed, "teach"), released(state.params, state.opt_state)
     drawn, old, new = derive(here, "sample"), tokenizer_of(state), tokenizer_of(after).tokenizer
     text = written(task, options, teacher, old, drawn, options.teach_words)
+    lesson = options.lesson(task.model)
     if options.teach_targets == "soft":
         model = placed(teacher, task.device)
         writer = Teacher(task.model, model, old.tokenizer, options.temperature)
-        params = taught_softly(task, after.params, text, new, writer, options.lesson, here)
+        params = taught_softly(task, after.params, text, new, writer, lesson, here)
     else:
-        params = taught(task, after.params, text, new, options.lesson, here)
+        params = taught(task, after.params, text, new, lesson, here)
     # a mean of models begins anew with the one that was taught
     slots = {name: held for name, held in after.opt_state.items() if name != AVERAGE}
     return replace(after, params=params, opt_state=slots)
@@ -130,7 +142,8 @@ def switched(
 def told(options: TokenizerForFree) -> str:
     """Before it begins, for who waits."""
     done = "switching the tokenizer and teaching" if options.new == "sampled" else "teaching"
-    return f"{done}: {options.teach_words:,} words of the model's own, {options.teach_epochs} times"
+    passes = {1: "once", 2: "twice"}.get(options.teach_epochs, f"{options.teach_epochs} times")
+    return f"{done}: {options.teach_words:,} words of the model's own, read {passes}"
 
 
 def _remapped(
@@ -163,9 +176,8 @@ def new_tokenizer(
     drawn = derive(seed, "sample")
     texts = written(task, options, state.params, old, drawn, options.sample_words)
     text = [one.words for one in texts]
-    return text, learn(
-        text, options.kind or old.tokenizer.kind, len(old.tokenizer.tokens), "sampled"
-    )
+    kind, size = options.kind or old.tokenizer.kind, len(old.tokenizer.tokens)
+    return text, learn(map(whole, text), kind, size, "sampled")
 
 
 def written(
@@ -199,7 +211,7 @@ def written(
         )
         part += 1
         for ids in drawn:
-            text = split(tokenizer.decode(ids), task.texts.lowercase, "single")
+            text = words_with_stray_bytes(tokenizer.decode_bytes(ids), task.texts.lowercase)
             words += max(len(text), 1)  # a model that writes nothing must not keep us for ever
             if text:
                 yield Written(text, len(ids) < options.sample_length, ids)

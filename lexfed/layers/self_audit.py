@@ -47,9 +47,9 @@ from lexfed.learning.task import LocalUpdate, Task, Trained
 from lexfed.metrics.decoys import decoys
 from lexfed.metrics.leakage import Spectrum, auc, moved_rows, sentence_scores, span
 from lexfed.metrics.masked_span import masked_ranking
-from lexfed.models.model import WordClassifier, input_dropout
+from lexfed.models.model import input_dropout, inputs_of
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.wire import Message, below
 
 JUDGED = 60  # own sentences at most, and decoys
@@ -140,8 +140,7 @@ def row_reading(task: Task) -> Attack:
 
 
 def span_reading(task: Task, private: PrivatePart, audit: SelfAudit) -> Attack:
-    inputs = task.model.inputs if isinstance(task.model, WordClassifier) else ()
-    rate = input_dropout(task.model)
+    inputs, rate = inputs_of(task.model), input_dropout(task.model)
 
     def attack(delta: Params, client: Client, state: ClientState) -> Told:
         public, first = private.public(state), [delta[name] for name in inputs if name in delta]

@@ -29,10 +29,11 @@ from lexfed.privacy.distributed import Crowd, shares
 from lexfed.privacy.gaussian import Privacy
 from lexfed.privacy.mechanism import Account, Mechanism, NoPrivacy
 from lexfed.privacy.promise import Promise, Secrets
-from lexfed.vocabulary import vectors, word
+from lexfed.vocabulary import word
 from lexfed.vocabulary.pretrained import load_tokenizer
 from lexfed.vocabulary.reading import PrivateReader, Reader, SharedReader, initial_rows
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables import vectors
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.vocabulary.word import UNKNOWN, Tokenizer, Words, WordTokenizer
 
 

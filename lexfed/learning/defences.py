@@ -7,7 +7,7 @@ open.
                        `normalise`) and angles: some ten uploads of few words (SGD, no dropout)
                        give it away by themselves.
                        `whiten`, which hides nothing by itself, takes its price away: see
-                       `vocabulary.rotation`.
+                       `vocabulary.tables.rotation`.
                        "own", a secret for each client, is for comparison: bodies trained over
                        different axes average badly.
     minimum_words      who has fewer distinct words does not send: `enough_words` says how many

@@ -17,7 +17,7 @@ from lexfed.learning.task import LocalUpdate, Task
 from lexfed.learning.training_verbs import TRAIN
 from lexfed.privacy.mechanism import UNPAID, Account, Mechanism
 from lexfed.privacy.promise import Promise
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.vocabulary.word import Tokenizer
 from lexfed.wire import ClientId, Verb
 

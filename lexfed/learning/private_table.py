@@ -16,8 +16,8 @@ from lexfed.learning.defences import UNDEFENDED, Defences, common_secret
 from lexfed.learning.task import Task
 from lexfed.models.model import EMBEDDING, PROJECTION, TABLE, WordClassifier
 from lexfed.vocabulary.reading import PrivateReader, Reader, initial_rows, own_words
-from lexfed.vocabulary.rotation import rotated, rotation
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.rotation import rotated, rotation
+from lexfed.vocabulary.tables.vectors import PublicTable
 
 WORDS, CHOICE, KEY = "words", "choice", "rotation"
 

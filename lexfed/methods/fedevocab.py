@@ -33,7 +33,9 @@ from lexfed.learning.task import Local, Trained, train
 from lexfed.learning.training import averaging, trainer
 from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.models.model import EMBEDDING, WordClassifier, lacking
-from lexfed.vocabulary import vectors
+from lexfed.vocabulary.tables import vectors
+from lexfed.vocabulary.tables.one_position import brought_to
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.wire import Message
 
 
@@ -51,6 +53,10 @@ class FedeVocab:
     vocabulary: Literal["public", "own", "own+public"] = "own+public"
     # public tables to start from, one by each client's own choice; "random" is none
     vectors: tuple[str, ...] = ()
+    # turn, stretch and move the other tables so that words which both have lie where they lie in
+    # the first; clients whose table has another width then need no private projection, which also
+    # means that it shelters nothing
+    align: bool = False
     table_lr: float = 0.1  # times train.lr, for the private part; preset paper: 1
     minimum: int = 1  # own words that the public table lacks: at least so many occurrences
     size: int = 50_000  # words of a client's table
@@ -65,6 +71,11 @@ class FedeVocab:
             raise ConfigError(
                 "fedevocab.adaptive_steps must be at least 1; for none, set fedevocab.adaptive = "
                 "false"
+            )
+        if self.align and len({*self.vectors} - {"random"}) < 2:
+            raise ConfigError(
+                "fedevocab.align brings several public tables into one position: name them in "
+                "fedevocab.vectors"
             )
 
 
@@ -132,9 +143,7 @@ def private_table(parts: Parts, options: FedeVocab) -> PrivatePart:
                 f"{', '.join(lacking(model, WordClassifier))}"
             )
         return whole_module(parts.task)
-    choices = tuple(
-        None if name == "random" else vectors.load(name) for name in options.vectors
-    ) or (parts.public,)
+    choices = named_tables(options, model.dimension) or (parts.public,)
     if parts.defences.of_vectors and not options.vectors and parts.public is None:
         raise ConfigError(
             "defences.rotation, normalise and whiten are for public vectors: set vocabulary.vectors"
@@ -159,6 +168,19 @@ def private_table(parts: Parts, options: FedeVocab) -> PrivatePart:
         parts.task, model, options.vocabulary, choices, options.minimum, options.size,
         parts.defences,
     )  # fmt: skip
+
+
+def named_tables(options: FedeVocab, width: int) -> tuple[PublicTable | None, ...]:
+    tables = tuple(None if name == "random" else vectors.load(name) for name in options.vectors)
+    if not options.align:
+        return tables
+    first = next(table for table in tables if table is not None)
+    if first.dimension != width:  # a private projection would turn each client's another way
+        raise ConfigError(
+            f"fedevocab.align brings all tables into the position of the first, which has "
+            f"{first.dimension} dimensions: set model.embedding = {first.dimension}"
+        )
+    return tuple(t if t in (None, first) else brought_to(first, t) for t in tables)
 
 
 def defaults(table: Mapping[str, Any]) -> Mapping[str, Any]:

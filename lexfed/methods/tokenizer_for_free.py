@@ -71,7 +71,7 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
         raise ConfigError(
             f"tokenizer_for_free.teach_targets = 'soft' needs a model whose gradient minds "
             f"batch.beside and that says so (soft_targets = True): {type(task.model).__name__} "
-            "does not"
+            "does not; set teach_targets = 'hard'"
         )
     update = parts.layer(language_update(task), task, KEEPS_NOTHING)
     return Method(

@@ -92,6 +92,9 @@ class BiLSTMClassifier:
         empty = states.new_zeros(len(lengths), states.shape[1])
         if self.options.pooling == "mean":
             return empty.index_add(0, text, states) / lengths[:, None]
+        if self.options.pooling == "max":
+            least = torch.full_like(empty, -torch.inf)
+            return least.scatter_reduce(0, text[:, None].expand_as(states), states, "amax")
         scores = torch.tanh(states) @ params["attention.query"]  # (N,)
         # subtracting each text's largest score keeps exp in range; the constant leaves softmax as
         # it is

@@ -86,7 +86,8 @@ class TokenBatch:
 class LanguageModel(Protocol):
     """Where it also has `gradient(params, batch, seed) -> (loss, gradient)`, training asks that,
     and else torch for the gradient of its loss. Where it has `soft_targets = True`, that gradient
-    minds `batch.beside`.
+    minds `batch.beside`. With `adam_rate` it says which learning rate of Adam suits it once it has
+    learned something.
     """
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
@@ -112,6 +113,10 @@ class LanguageModel(Protocol):
         """Reading token by token: step(ids (R,), fresh (R,) bool) -> (R, d). A fresh row starts
         from an empty state.
         """
+
+
+def adam_rate(model: LanguageModel) -> float:
+    return float(getattr(model, "adam_rate", 1e-3))
 
 
 LANGUAGE_MODELS = ("lstm", "transformer")  # ours; any other is the user's own

@@ -45,6 +45,7 @@ _STRETCH = 64  # columns of a long sequence that are read at once
 class LstmLanguageModel:
     options: LanguageModelOptions
     soft_targets: ClassVar[bool] = True
+    adam_rate: ClassVar[float] = 8e-3
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         d = self.options.width

@@ -27,7 +27,7 @@ class ModelOptions:
     hidden: int = 300  # of the BiLSTM: its state, in each direction
     dropout: float = 0.5  # of the BiLSTM: share of numbers left out in a training step
     # of the BiLSTM: how the states of a text become one
-    pooling: Literal["mean", "attention"] = "mean"
+    pooling: Literal["mean", "max", "attention"] = "mean"
     pretrained: bool = True  # of a Hugging Face encoder: start from its published weights
 
     def __post_init__(self) -> None:
@@ -118,6 +118,11 @@ def input_dropout(model: object) -> float:
     and anew at every place; 0, where a model says nothing of it.
     """
     return float(getattr(model, "input_dropout", 0.0))
+
+
+def inputs_of(model: object) -> tuple[str, ...]:
+    """The matrices that multiply word vectors; none, of a model that does not read them."""
+    return model.inputs if isinstance(model, WordClassifier) else ()
 
 
 def lacking(model: object, protocol: type) -> list[str]:

@@ -53,6 +53,7 @@ class _Cache:
 class TransformerLanguageModel:
     options: LanguageModelOptions
     soft_targets: ClassVar[bool] = True
+    adam_rate: ClassVar[float] = 1e-3
 
     def init(self, vocab_size: int, seed: Seed) -> Params:
         return {

@@ -25,7 +25,8 @@ from lexfed.records.rundir import RunDir
 from lexfed.report.revealed import Revealed, reveal
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
-from lexfed.vocabulary import scan, vectors
+from lexfed.vocabulary import scan
+from lexfed.vocabulary.tables import vectors
 from lexfed.vocabulary.word import Vocabulary
 from lexfed.wire import ClientId, Message, Verb
 

@@ -59,6 +59,7 @@ def write(folder: Path, task: Task, model: InUse, labels: Sequence[str | int]) -
     }
     if isinstance(inside, BiLSTMClassifier):
         about["sizes"] = [inside.options.embedding, inside.options.hidden]
+        about["pooling"] = inside.options.pooling
         write_loader(folder, "bilstm_alone")
     written = json.dumps(about, ensure_ascii=False, indent=1)
     (folder / "model.json").write_text(f"{written}\n", encoding="utf-8")

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from lexfed.core.devices import one_thread
 from lexfed.core.errors import ConfigError
 from lexfed.language.language_parts import LANGUAGE_MODEL
 from lexfed.learning.classifying import CLASSIFIER
 from lexfed.learning.evaluation import Evaluator
 from lexfed.records.rundir import RunDir
 from lexfed.use import classifier_files, language_files, model_card
-from lexfed.use.opening import Opened, Who, directory_of, one_thread, opened, state_of
+from lexfed.use.opening import Opened, Who, directory_of, opened, state_of
 from lexfed.use.predicting import evaluator_of, model_of, whose
 from lexfed.word2vec.study import write_artifacts
 from lexfed.word2vec.vector_parts import WORD_VECTORS

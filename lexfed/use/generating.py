@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lexfed.core.devices import one_thread
 from lexfed.core.errors import ConfigError
 from lexfed.core.seeds import derive, root
 from lexfed.federation import ServerState
@@ -14,7 +15,7 @@ from lexfed.models import language_model
 from lexfed.models.language_model import continued
 from lexfed.records.rundir import RunDir
 from lexfed.use.model_card import holds_for_this
-from lexfed.use.opening import directory_of, one_thread, state_of
+from lexfed.use.opening import directory_of, state_of
 from lexfed.vocabulary.remap import begins_words
 from lexfed.vocabulary.splitting import words as split
 

@@ -2,12 +2,8 @@
 written.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
 
 from lexfed.core.errors import CheckpointError, ConfigError, nearest
 from lexfed.core.seeds import fresh
@@ -120,14 +116,3 @@ def _at_home(directory: RunDir, state: ServerState, site: Path) -> Opened:
         raise ConfigError(f"{site} did not take part in {directory.path}")
     found = joined(mine, (folder / "terms.toml").read_bytes(), folder)
     return Opened(directory, found.assembly, state, mine.me, folder / "store")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """As in training: the last bits depend on how many threads add up."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

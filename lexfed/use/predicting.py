@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lexfed.core.devices import one_thread
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.files import OWNER_ONLY, require_folder, write_atomically
 from lexfed.corpus.loading import text_column
@@ -19,7 +20,7 @@ from lexfed.corpus.table_files import read_file
 from lexfed.federation import ClientState, Method, ServerState, request
 from lexfed.learning.evaluation import Evaluator, InUse, logits_of
 from lexfed.records.rundir import RunDir
-from lexfed.use.opening import ASK, Opened, Who, directory_of, one_thread, opened
+from lexfed.use.opening import ASK, Opened, Who, directory_of, opened
 from lexfed.vocabulary.reading import PrivateReader
 
 ENDINGS = (".csv", ".jsonl")

@@ -13,7 +13,7 @@ from lexfed.corpus.kept import Kept
 from lexfed.corpus.text import Corpus
 from lexfed.models.model import Example
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.vocabulary.word import UNKNOWN, Tokenizer, count_words
 
 NUMBERS = 1_000_000  # of texts that are kept as such: some 30 MB

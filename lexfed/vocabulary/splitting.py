@@ -13,6 +13,8 @@ from functools import cache
 from itertools import chain
 from typing import Literal
 
+from lexfed.vocabulary.stray_bytes import STRAY
+
 Symbols = Literal["runs", "single"]
 
 _ASCII = {
@@ -32,8 +34,15 @@ def words(text: str, lowercase: bool = True, symbols: Symbols = "runs") -> list[
     return _ASCII[symbols].findall(text)
 
 
+def words_with_stray_bytes(text: str, lowercase: bool) -> list[str]:
+    """The same of what a model wrote, symbols one by one. A byte that is no text is a letter: half
+    of one may stand in any word.
+    """
+    return _any_script("single", stray=True).findall(text.lower() if lowercase else text)
+
+
 @cache
-def _any_script(symbols: Symbols) -> re.Pattern[str]:
+def _any_script(symbols: Symbols, stray: bool = False) -> re.Pattern[str]:
     r"""The same, with what `\w` leaves out: marks and joiners stay with their letter or emoji.
 
     That no mark is below U+0300, and few are above U+FFFF, is told to the expression: it is then
@@ -43,7 +52,8 @@ def _any_script(symbols: Symbols) -> re.Pattern[str]:
     near = "".join(mark for mark in marks if mark <= "\uffff")
     far = "".join(mark for mark in marks if mark > "\uffff")
     mark = rf"(?![\0-\u02ff])(?:[{near}]|(?=[\U00010000-\U0010ffff])[{far}])"
-    return re.compile(_rule(r"\w", r"[^\w\s]", mark, symbols))
+    also = STRAY if stray else ""
+    return re.compile(_rule(rf"[\w{also}]", rf"[^\w\s{also}]", mark, symbols))
 
 
 def _rule(letter: str, symbol: str, mark: str, symbols: Symbols) -> str:

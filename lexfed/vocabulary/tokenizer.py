@@ -23,6 +23,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lexfed.core.errors import ConfigError, DataError
+from lexfed.vocabulary import stray_bytes
 from lexfed.vocabulary.splitting import words as split
 from lexfed.vocabulary.word import Vocabulary
 
@@ -292,7 +293,11 @@ class TrainedTokenizer:
         """A word that a foreign tokenizer would swallow is an unknown one, not none."""
         # a word has one form, also where a foreign tokenizer gives the first another
         blank = " " if self.byte_level else ""
-        ids = self.engine.encode(blank + word, add_special_tokens=False).ids
+        if self.reads_bytes and stray_bytes.has_stray(word):
+            ids = [t.id for t in self.engine.model.tokenize(stray_bytes.in_symbols(blank + word))]
+        else:
+            said = blank + stray_bytes.readable(word)
+            ids = self.engine.encode(said, add_special_tokens=False).ids
         return list(ids) or ([] if self.unk is None else [self.unk])
 
     def sequence(self, words: Sequence[str]) -> list[int]:
@@ -300,6 +305,27 @@ class TrainedTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         return str(self.engine.decode(list(ids), skip_special_tokens=True)).removeprefix(" ")
+
+    def decode_bytes(self, ids: Sequence[int]) -> str:
+        """The same, and bytes that are no text stay what they are (vocabulary/stray_bytes.py)."""
+        text = self.decode(ids)
+        if "\ufffd" not in text or not self.reads_bytes:
+            return text
+        told = (self.tokens[i] for i in ids if i not in self._skipped)
+        return stray_bytes.text_of(told).removeprefix(" ")
+
+    @cached_property
+    def reads_bytes(self) -> bool:
+        """Whether its tokens are bytes, and nothing but that is done to a word first."""
+        cut = json.loads(self.data).get("pre_tokenizer") or {}
+        steps = {step.get("type") for step in cut.get("pretokenizers", [cut])}
+        plain = self.engine.normalizer is None and steps <= {"WhitespaceSplit", "ByteLevel"}
+        return self.byte_level and self.kind == "bpe" and plain
+
+    @cached_property
+    def _skipped(self) -> frozenset[int]:
+        added = self.engine.get_added_tokens_decoder()
+        return frozenset(i for i, token in added.items() if token.special)
 
 
 def load(data: bytes) -> TrainedTokenizer:

@@ -40,6 +40,7 @@ from lexfed.word2vec.versions import rows_message
 Figures = dict[str, Any]
 Heldout = tuple[float, float]  # a summed loss, and of how many pairs
 SHOWN = 8  # neighbours
+LIKENESS = ("wordsim353", "simlex999", "analogies")
 
 # the server's own look at its tables
 PAIRS = 4096
@@ -205,13 +206,12 @@ class Joining:
         models["centralised"] = central = self._trained(range(len(clients)))
         for number, pairs in enumerate(held):
             own[number]["centralised_heldout_loss"] = _common([pairs], central)
+        likeness = word_figures(self.vocabulary, central, analogies=True)
         return {
             "centralised_heldout_loss": _common(held, central),
             "alone_heldout_loss": min((a for a in everywhere if a is not None), default=None),
             "neighbour_overlap": self._overlap(models),
-            "centralised_wordsim353": word_figures(self.vocabulary, central, analogies=False)[
-                "wordsim353"
-            ],
+            **{f"centralised_{name}": likeness.get(name) for name in LIKENESS},
         }
 
     def _trained(self, numbers: Sequence[int]) -> Tables:

@@ -35,7 +35,8 @@ from lexfed.runtime.simulation import Site, simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.runtime.threads import threads
 from lexfed.secure import keys, shamir
-from lexfed.vocabulary import splitting, vectors
+from lexfed.vocabulary import splitting
+from lexfed.vocabulary.tables import vectors
 from lexfed.wire import ClientId, Message, Verb, encode
 from tests.conftest import ROOT, Lexfed, needs_data
 from tests.hostile import vectors as word_vectors

@@ -26,8 +26,8 @@ from lexfed.learning.training_verbs import TRAIN
 from lexfed.methods.fedevocab import FedeVocab, fedevocab
 from lexfed.metrics.leakage import Spectrum, ranking, score_words, span
 from lexfed.models.bilstm import INPUTS
-from lexfed.vocabulary.rotation import rotated, rotation
 from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.tables.rotation import rotated, rotation
 from lexfed.wire import Message, below, under
 from tests.conftest import needs_data
 from tests.unit.test_defences import CLOCK, SIZE, D, parts, public, reviews

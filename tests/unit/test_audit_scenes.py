@@ -286,6 +286,6 @@ def test_a_thousandth_takes_ten_thousand_others() -> None:
 def test_words_front_end_reads_as_far_as_clients_do() -> None:
     from lexfed.audits.closed_form.attackers import Public
 
-    front = Words(Public(("good", "film", "!")), torch.eye(3), limit=3)
+    front = Words(Public(("good", "film", "!")), torch.eye(3), limit=3, first=())
     assert front.ids("Good unknown film !") == [0, 1]
     assert front.inputs("film", PUBLIC_FILES).tolist() == [[0.0, 1.0, 0.0]]

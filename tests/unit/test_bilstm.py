@@ -8,7 +8,7 @@ from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.model import Example, ModelOptions, by_length, collate, shuffled
 
 TEXTS = [Example([3, 1, 4, 1, 5], 0), Example([2], 1), Example([6, 5, 3], 1)]
-POOLINGS = ["mean", "attention"]
+POOLINGS = ["mean", "max", "attention"]
 
 
 def classifier(pooling: str = "mean", dropout: float = 0.0) -> tuple[BiLSTMClassifier, Params]:
@@ -27,6 +27,8 @@ def reference(params: Params, ids: list[int], pooling: str) -> torch.Tensor:
     states = lstm(params[TABLE][ids][None])[0][0]  # (T, 2h)
     if pooling == "mean":
         pooled = states.mean(0)
+    elif pooling == "max":
+        pooled = states.max(0).values
     else:
         pooled = torch.softmax(torch.tanh(states) @ params["attention.query"], 0) @ states
     return params["output.weight"] @ pooled + params["output.bias"]

@@ -30,7 +30,7 @@ from lexfed.learning.defences import UNDEFENDED, Defences
 from lexfed.learning.evaluation import summed_up, sums_of
 from lexfed.learning.holding_back import HELD, UPLOADS, counted, held_back, silence
 from lexfed.learning.parts import Parts
-from lexfed.learning.private_table import KEY, OwnWords
+from lexfed.learning.private_table import CHOICE, KEY, OwnWords
 from lexfed.learning.task import Task, Train
 from lexfed.learning.training_verbs import EVALUATE, TRAIN
 from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
@@ -43,10 +43,11 @@ from lexfed.records.rundir import RunDir
 from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader
-from lexfed.vocabulary.rotation import RotatedTable, aligned, rotated, rotation
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.tables.one_position import brought_to
+from lexfed.vocabulary.tables.rotation import RotatedTable, aligned, rotated, rotation
+from lexfed.vocabulary.tables.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import load as load_vectors
 from lexfed.vocabulary.word import WordTokenizer, count_words, of_list
 from lexfed.wire import Message, below, under
 from tests.conftest import VECTORS, Lexfed, hand_made
@@ -264,6 +265,37 @@ def test_span_ranking_reads_public_vectors_and_no_rotated_ones(defences: Defence
         assert scored([open_[name] for name in INPUTS], client).recall_at_n >= 0.95
         leak = scored([hidden[name] for name in INPUTS], client)
         assert leak.recall_at_n <= leak.prior_recall_at_n
+
+
+def test_a_table_in_anothers_position_shelters_nothing_and_a_private_projection_does(
+    tmp_path: Path,
+) -> None:
+    """Clients with a table of 50 numbers under a body that reads 100: whoever has both public files
+    makes the common position too.
+    """
+    mine = public().rows(public().words).numpy()
+    other = mine[:, :50] @ rotation(root(6), 50).numpy()
+    names = [str(tmp_path / f"{width}.npz") for width in (D, 50)]
+    for name, rows in zip(names, (mine, other), strict=True):
+        np.savez(name, words=np.array(public().words), vectors=rows.astype(np.float32))
+    first, second = map(load_vectors, names)
+    position, truth = brought_to(first, second).rows(public().words), people(2).client(0).train
+    known = {public().ids[word] for text in truth for word in words(text) if word in public().ids}
+
+    def read(vectors: tuple[str, ...], align: bool) -> Leak:
+        part = parts(optimizer="sgd", lr=0.1)
+        method = fedevocab(part, FedeVocab(vectors=vectors, align=align))
+        message = Message(under("model", method.split.shared(part.task.init(root(1)))), CLOCK)
+        holders = (people(*[2] * (k + 1), secret=s).client(k) for s in range(8) for k in (0,))
+        table = private_table(part, FedeVocab(vectors=vectors, align=align))
+        holder = next(h for h in holders if table.start(h).blobs[CHOICE] == b"1")
+        delta = below("delta", method.client[TRAIN](message, holder, ClientState())[0].arrays)
+        found = span(*(delta[name] for name in INPUTS))
+        return score_words(ranking(found, position), known, torch.arange(SIZE), public().words)
+
+    assert read(tuple(names), align=True).recall_at_n >= 0.95
+    leak = read(tuple(names), align=False)
+    assert leak.recall_at_n <= leak.prior_recall_at_n
 
 
 def test_one_colluding_client_gives_everything_back() -> None:

@@ -186,6 +186,7 @@ def test_a_classifier_trains_and_scores_on_the_device(
 OPTIONS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     "adam": {"train": {"optimizer": "adam", "lr": 0.01}},
     "attention": {"model": {"pooling": "attention"}, "train": {"weight_decay": 0.1}},
+    "max": {"model": {"pooling": "max"}},
     "word dropout": {"defences": {"embedding_dropout": 0.3}},
     "local noise": {"privacy": {"placement": "local", "noise": 0.5}},
     "self-audit": {"self_audit": {"limit": 0.1, "action": "noise"}},

@@ -13,7 +13,7 @@ from lexfed.core.errors import DataError
 from lexfed.corpus import wordsim
 from lexfed.metrics import embeddings
 from lexfed.metrics.embeddings import analogies, nearest, neighbours, overlap, similarity
-from lexfed.vocabulary.vectors import load
+from lexfed.vocabulary.tables.vectors import load
 from lexfed.vocabulary.word import Vocabulary
 from tests.conftest import DATA, needs_data
 from tests.references import keyed_vectors

@@ -13,13 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from lexfed.core.errors import DataError
-from lexfed.vocabulary import vectors as public
 from lexfed.vocabulary.export import (
     read_tables,
     write_projector,
     write_tables,
     write_word2vec,
 )
+from lexfed.vocabulary.tables import vectors as public
 from lexfed.vocabulary.word import Vocabulary
 from tests.references import keyed_vectors
 

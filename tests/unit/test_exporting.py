@@ -103,6 +103,7 @@ def test_plain_torch_gives_the_logits_of_lexfed(
     cases: dict[str, tuple[Run, int | None]] = {
         "common": (trained("fedavg"), None),
         "attention": (trained("fedavg", model__pooling="attention", rounds=1), None),
+        "max": (trained("fedavg", model__pooling="max", rounds=1), None),
         "fine-tuned": (trained("fedavg_finetune"), 1),
         "own-words": (trained("fedevocab"), 2),
         "newcomer": (trained("fedevocab"), 4),
@@ -122,7 +123,7 @@ def test_plain_torch_gives_the_logits_of_lexfed(
         np.testing.assert_allclose(answers[tmp_path / name], expected, atol=1e-5, err_msg=name)
         about = json.loads((tmp_path / name / "model.json").read_text())
         assert about["labels"] == ["bad", "good"]
-        private = name not in ("common", "attention")
+        private = name not in ("common", "attention", "max")
         files = [tmp_path / name, *(tmp_path / name).iterdir()]
         assert all((mode(path) & 0o077 == 0) == private for path in files), name
     shown = run_card(tmp_path / "common", monkeypatch)["logits"]

@@ -30,7 +30,7 @@ from lexfed.runtime.simulation import Site, simulate
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import Reading, SharedReader, initial_rows
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.vocabulary.word import WordTokenizer, of_list
 from lexfed.wire import decode
 from tests.conftest import hand_made

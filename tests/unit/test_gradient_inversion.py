@@ -38,7 +38,7 @@ from lexfed.core.seeds import derive, root, torch_generator
 from lexfed.models.bilstm import TABLE, BiLSTMClassifier
 from lexfed.models.encoder import from_config
 from lexfed.models.model import EMBEDDING, Batch, Classifier, Example, ModelOptions, collate
-from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.tables.vectors import load as load_vectors
 from lexfed.vocabulary.word import UNKNOWN
 from tests.conftest import needs_data
 
@@ -230,6 +230,16 @@ def test_a_sentence_is_read_with_the_right_table_and_not_with_the_wrong_one(
     params, batch = small(), batch_of(8)
     right, wrong = recovered_ids(params, batch, options)
     assert torch.equal(right, batch.ids), "every word, in order"
+    assert recall(batch, wrong) <= 0.1
+
+
+@pytest.mark.parametrize("pooling", ["max", "attention"])
+def test_other_shapes_of_the_model_are_searched_too(pooling: str) -> None:
+    shape = ModelOptions(embedding=D, hidden=H, dropout=0.0, pooling=pooling)  # type: ignore[arg-type]
+    model, batch = BiLSTMClassifier(shape, CLASSES), batch_of(6)
+    params = {**model.init(V, root(1)), TABLE: small()[TABLE]}
+    right, wrong = recovered_ids(params, batch, replace(OPTIONS, restarts=2), model)
+    assert recall(batch, right) >= 0.6
     assert recall(batch, wrong) <= 0.1
 
 

@@ -26,7 +26,7 @@ from lexfed.methods.fedrecon import is_private_token
 from lexfed.models.bilstm import BiLSTMClassifier
 from lexfed.models.model import Example, ModelOptions
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.tables.vectors import load as load_vectors
 from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer
 from tests.conftest import needs_data
 

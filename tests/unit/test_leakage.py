@@ -45,8 +45,8 @@ from lexfed.models.encoder import EncoderClassifier, from_config
 from lexfed.models.model import Classifier, Example, ModelOptions, collate
 from lexfed.vocabulary.reading import SharedReader
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.tables.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import load as load_vectors
 from lexfed.vocabulary.word import WordTokenizer, of_list
 from tests.conftest import VECTORS, needs_data
 from tests.references import placed_ranking, transformer_inputs

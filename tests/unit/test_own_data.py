@@ -299,6 +299,7 @@ def test_init_writes_what_runs(question: str, lexfed: Lexfed, tmp_path: Path) ->
         return
     quick = {"private": ("model.hidden=4",), "agreed": ("agreement.minimum=2", "word2vec.dimension=4"),
              "learned": ("tokenizer_for_free.switch=[1]", "tokenizer_for_free.sample_words=300",
+                         "tokenizer_for_free.teach_words=300",
                          "tokenizer.size=400", "privacy.noise=0.1")}[question]  # fmt: skip
     words = [word for setting in ("rounds=2", *quick) for word in ("--set", setting)]
     run = lexfed("run", f"{question}.toml", "--out", "run", *words)

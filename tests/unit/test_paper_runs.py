@@ -1,5 +1,6 @@
 """The papers' catalogue: what is run, in which order, at what price, and what a claim comes to."""
 
+import argparse
 import json
 import shlex
 import shutil
@@ -18,6 +19,7 @@ from lexfed.core.figures import SUMMARY
 from lexfed.experiment.config import load
 from lexfed.records import rundir
 from tests.conftest import ROOT
+from tools import paper_tables
 
 AHEAD = Comparison("ours", ">", "theirs", "global_accuracy")
 
@@ -312,6 +314,78 @@ def test_what_is_done_again_begins_anew(small: Catalogue) -> None:
     assert not table.note_of(out).exists()
 
 
+def test_what_no_commit_is_recorded_of_can_be_run_again(small: Catalogue) -> None:
+    job = driver.jobs(small, "quick")[0]
+    assert (job.done, job.recorded) == (False, False)
+    for made, known in (({}, False), ({"commit": None}, False), ({"commit": "a"}, True)):
+        run = {"seed": job.seed, "seconds": 1.0, "made": made}
+        table.write_results(job.runs.results_file("quick"), {job.row: [run]})
+        assert (job.done, job.recorded) == (True, known)
+        for asked in (True, False):
+            wanted = argparse.Namespace(again=False, unrecorded=asked)
+            assert papers.chosen_again(wanted)(job) == (asked and not known)
+
+
+STUDY = """\
+import json, pathlib, sys
+done = pathlib.Path("runs/study/rows")
+done.parent.mkdir(parents=True, exist_ok=True)
+rows = done.read_text().split() if done.is_file() else []
+if sys.argv[1] not in rows:
+    done.write_text(" ".join([*rows, sys.argv[1]]))
+pathlib.Path("study.results.json").write_text(json.dumps(done.read_text()))
+"""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver.Job:
+    """Two calls of a program that goes on where it was."""
+    monkeypatch.setattr(catalogue, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(driver, "EXPERIMENTS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "study.py").write_text(STUDY)
+    runs = Runs("study", {}, command=("study.py one", "study.py two"), results="study.results.json")
+    return driver.Job(runs, "", 0, "machine", price.Price(None, ""))
+
+
+def commits(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    here = iter([{"commit": name, "clean": True} for name in names])
+    monkeypatch.setattr(table, "commit_here", lambda: next(here))
+
+
+def test_a_study_names_the_commit_that_began_it(
+    study: driver.Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits(monkeypatch, "first", "second", "third")
+    driver.run(study, ())
+    assert study.recorded
+    made = study.runs.made
+    assert made["commit"] == "first"
+    assert made["command"] == "python experiments/study.py one; python experiments/study.py two"
+    assert made["cpu_seconds"] >= 0
+    driver.run(study, ())  # what lies there is gone on with, and says so
+    assert study.runs.made | {"results": ""} == made | {"results": "", "resumed": ["second"]}
+    driver.forget(study)
+    driver.run(study, ())
+    assert study.runs.made["commit"] == "third"
+    assert "resumed" not in study.runs.made
+
+
+def test_results_that_somebody_else_wrote_are_not_the_studys(study: driver.Job) -> None:
+    driver.run(study, ())
+    assert study.recorded
+    (Path("study.results.json")).write_text("{}")
+    assert study.runs.made == {}
+    assert not study.recorded
+
+
+def test_the_seconds_of_workers_are_not_those_of_the_run() -> None:
+    assert table.in_one_process([])
+    assert table.in_one_process(["--workers", "0", "--device", "cpu"])
+    assert not table.in_one_process(["--workers", "2"])
+    assert not table.in_one_process(["--workers", "0", "--ray", "auto"])
+
+
 TINY = """
 rounds = 2
 keep = [1]
@@ -376,7 +450,7 @@ def test_a_refused_run_says_why_and_the_others_go_on(
 ) -> None:
     job = driver.jobs(small, "quick")[0]
     finished(job.runs.path, table.run_folder(job.folder, job.row, job.seed), "train.lr=0.1")
-    assert papers.everything([job], driver.run, [], again=False) == 1
+    assert papers.everything([job], driver.run, [], again=lambda job: False) == 1
     said = capsys.readouterr().err.splitlines()
     assert "base-0 was run with other settings (rounds, train.lr)" in said[0]
     assert said[1:] == ["failed: small | base | 0"]
@@ -496,3 +570,16 @@ def test_a_quick_run_of_each_paper_gives_the_committed_bits(name: str, tmp_path:
     job = driver.jobs(catalogue.load(), "quick", [name])[0]
     good, said = check.check(job, [], tmp_path)
     assert good, said
+
+
+def test_runs_that_were_scored_on_other_users_are_not_paired() -> None:
+    """An older run may have had another split: it compares with nothing, and the page is made."""
+    run = {"seed": 0, "word_perplexity": 9.0, "users": [[4.0, 2], [6.0, 3]]}
+    better = {**run, "users": [[3.0, 2], [5.0, 3]]}
+    other = {**run, "users": [[4.0, 2], [6.0, 4]]}
+    assert table.of_users(better, run) is not None
+    assert table.of_users(better, other) is None
+    assert "±" in paper_tables.against([better], [run])
+    assert paper_tables.against([better], [other]) == "–"
+    assert verdicts.over_users([better], [run]) is not None
+    assert verdicts.over_users([better], [other]) is None

@@ -60,8 +60,8 @@ from lexfed.records.rundir import RunDir
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.reading import SharedReader, initial_rows
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import PublicTable
-from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.tables.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import load as load_vectors
 from lexfed.vocabulary.word import WordTokenizer, of_list
 from lexfed.wire import Message, below, under
 from tests.conftest import VECTORS, Lexfed, hand_made

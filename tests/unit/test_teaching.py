@@ -27,7 +27,7 @@ from lexfed.language.switching import TokenizerForFree, switched
 from lexfed.language.teaching import Lesson, Written, read, schedule, taught
 from lexfed.learning.task import Local
 from lexfed.models import language_model as language
-from lexfed.models.language_model import pad, score, windows
+from lexfed.models.language_model import LanguageModelOptions, build, pad, score, windows
 from lexfed.privacy.accounting import to_json
 from lexfed.records.checkpoint import load
 from lexfed.report import progress
@@ -46,6 +46,8 @@ OPTIONS = TokenizerForFree(
     sample_words=2000,
     sample_length=20,
     teach_words=2500,
+    teach_targets="hard",
+    teach_epochs=2,
     teach_lr=1e-2,
     teach_batch=16,
 )
@@ -230,6 +232,14 @@ def test_a_mean_of_models_teaches_and_begins_anew() -> None:
     )
 
 
+def test_a_model_says_which_rate_suits_it() -> None:
+    """At the LSTM's a transformer's weights grow ninefold, and nobody teaches them back."""
+    lstm, transformer = (build(LanguageModelOptions(name=n)) for n in ("lstm", "transformer"))
+    rates = [OPTIONS.__class__(teach_words=1).lesson(model).lr for model in (lstm, transformer)]
+    assert rates == [8e-3, 1e-3]
+    assert replace(OPTIONS, teach_lr=2e-3).lesson(transformer).lr == 2e-3
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
@@ -321,7 +331,7 @@ def test_teaching_costs_no_privacy_and_is_announced(toml: Path, lexfed: Lexfed) 
     assert taught["tokenizer_switches"] == plain["tokenizer_switches"] == 2
     assert taught["ledger"] == plain["ledger"]
     assert taught["epsilon_this_run"] == plain["epsilon_this_run"] > 0
-    line = "switching the tokenizer and teaching: 1,000 words of the model's own, 2 times"
+    line = "switching the tokenizer and teaching: 1,000 words of the model's own, read once"
     told = [text for text in out.splitlines() if "teaching" in text]
     assert told == [f"round {place}/4  {line}" for place in (1, 3)]
     assert "teaching" not in silent

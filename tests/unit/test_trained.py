@@ -269,7 +269,7 @@ def test_what_can_not_be_trained() -> None:
         assert load(train([["a", "b"]], kind, LEAST[kind])).tokens[:4] == SPECIAL
         with pytest.raises(DataError, match="no words"):
             train([], kind, 300)
-        for stray in ("two words", "", "\ud800", "a\x1c"):
+        for stray in ("two words", "", "\ud800", "\udc7f", "\udc80", "\udd00", "a\x1c"):
             with pytest.raises(DataError, match="not one word"):
                 train([["a", stray]], kind, 300)
     with pytest.raises(ConfigError, match="not 'char'"):

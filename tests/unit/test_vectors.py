@@ -7,7 +7,7 @@ import pytest
 
 from lexfed.core.errors import DataError
 from lexfed.vocabulary.reading import PrivateReader
-from lexfed.vocabulary.vectors import PublicTable, load
+from lexfed.vocabulary.tables.vectors import PublicTable, load
 from tests.conftest import corpus_of, needs_data
 
 WORDS = ["the", "bär", "e5", "new york"]

@@ -36,7 +36,7 @@ from lexfed.audits.closed_form.row_names import used
 from lexfed.audits.scene import Scene
 from lexfed.audits.uploads import Upload
 from lexfed.metrics.leakage import Spectrum
-from lexfed.vocabulary.rotation import aligned
+from lexfed.vocabulary.tables.rotation import aligned
 
 SPANS = 50  # the smallest: fewer words are easier to tell apart
 WALKS = 20  # for every upload, walks through spans in search of a direction of one word

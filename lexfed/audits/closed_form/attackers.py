@@ -29,7 +29,7 @@ from torch import Tensor
 from lexfed.audits.uploads import Upload
 from lexfed.metrics import leakage
 from lexfed.metrics.leakage import Spectrum
-from lexfed.vocabulary.rotation import aligned
+from lexfed.vocabulary.tables.rotation import aligned
 
 TABLES = ("embedding.weight", "input")  # of a classifier or language model; of word vectors
 PRETRAINED = ".word_embeddings.weight"  # of an encoder

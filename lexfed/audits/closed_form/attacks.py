@@ -22,8 +22,8 @@ from lexfed.corpus.population import Client
 from lexfed.experiment.config import Config
 from lexfed.learning.defences import Defences
 from lexfed.metrics import leakage
-from lexfed.vocabulary.rotation import rotation
 from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.tables.rotation import rotation
 
 NO_TABLE = "no public vectors are known that clients could have started from"
 

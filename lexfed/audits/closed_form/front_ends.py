@@ -25,9 +25,8 @@ from lexfed.experiment.config import Config
 from lexfed.metrics import leakage
 from lexfed.metrics.leakage import Spectrum
 from lexfed.metrics.masked_span import masked_ranking
-from lexfed.models.bilstm import INPUTS
 from lexfed.models.encoder import load_encoder
-from lexfed.models.model import EMBEDDING, input_dropout
+from lexfed.models.model import EMBEDDING, input_dropout, inputs_of
 from lexfed.vocabulary.pretrained import PretrainedTokenizer
 from lexfed.vocabulary.splitting import words
 
@@ -63,6 +62,7 @@ class Words:
     public: Public
     vectors: Tensor  # (C, d)
     limit: int  # words of a text
+    first: tuple[str, ...]  # the matrices that multiply vectors
     dropout: float = 0.0  # of the numbers of a vector, when a client reads it
 
     @property
@@ -71,7 +71,7 @@ class Words:
 
     def is_first(self, name: str, value: Tensor) -> bool:
         # else a private projection is in between
-        return name in INPUTS and value.shape[1] == self.vectors.shape[1]
+        return name in self.first and value.shape[1] == self.vectors.shape[1]
 
     def ids(self, text: str) -> list[int]:
         places = self.public.places
@@ -176,8 +176,9 @@ def build(assembly: Assembly, public: Public) -> FrontEnd | None:
         return _encoder(config, tokenizer) if config.model.pretrained else None
     if public.vectors is None:
         return None
-    rate = input_dropout(getattr(getattr(assembly.parts, "task", None), "model", None))
-    return Words(public, public.vectors, config.train.max_length, rate)
+    model = getattr(getattr(assembly.parts, "task", None), "model", None)
+    length = config.train.max_length
+    return Words(public, public.vectors, length, inputs_of(model), input_dropout(model))
 
 
 def _encoder(config: Config, tokenizer: PretrainedTokenizer) -> Encoder | None:

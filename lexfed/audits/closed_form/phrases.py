@@ -18,8 +18,8 @@ from lexfed.corpus.population import Population
 from lexfed.corpus.text import Corpus
 from lexfed.experiment.config import Config
 from lexfed.models import registry
-from lexfed.vocabulary import vectors
 from lexfed.vocabulary.splitting import words
+from lexfed.vocabulary.tables import vectors
 
 # frequent names, so that lists of words have them
 FIRST = (

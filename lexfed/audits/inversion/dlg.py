@@ -30,8 +30,8 @@ from lexfed.core.errors import ConfigError, DataError, DivergedError
 from lexfed.core.params import Params
 from lexfed.core.seeds import Seed, derive, torch_generator
 from lexfed.metrics.leakage import Spectrum, span
-from lexfed.models.bilstm import INPUTS, BiLSTMClassifier
-from lexfed.models.model import HEAD, Batch, Classifier
+from lexfed.models.bilstm import BiLSTMClassifier
+from lexfed.models.model import HEAD, Batch, Classifier, inputs_of
 
 # of D: the gradients agree up to float32's rounding, another start finds nothing better
 ENOUGH = 1e-6
@@ -232,7 +232,7 @@ def _distance(
     ids = real.flatten().cumsum(0).view(real.shape) * real
     labels = threat.labels or _closed_form(model, observed, threat)
     known = None if labels is None else torch.tensor(labels)
-    found = spectrum(observed) if options.inside else None
+    found = spectrum(observed, inputs_of(model)) if options.inside else None
     basis = (
         found.axes[:, : found.rank].T.contiguous() if found is not None and found.exact else None
     )
@@ -247,12 +247,13 @@ def _distance(
     )
 
 
-def spectrum(observed: Params) -> Spectrum | None:
+def spectrum(observed: Params, inputs: Sequence[str]) -> Spectrum | None:
     """Of the matrices that multiply the word vectors themselves; a transformer's read them after
-    positions and a norm.
+    positions and a norm. Matrices of fewer rows than there may be words span a part of them alone.
     """
-    first = [observed[name] for name in INPUTS if name in observed]
-    return span(*first) if first else None
+    first = [observed[name] for name in inputs if name in observed]
+    found = span(*first) if first else None
+    return found if found is not None and sum(map(len, first)) > found.rank else None
 
 
 def _closed_form(model: Classifier, observed: Params, threat: Threat) -> tuple[int, ...] | None:

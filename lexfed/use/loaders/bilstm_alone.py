@@ -27,10 +27,12 @@ def load(folder: Path = HERE) -> Callable[[str], Tensor]:
         found = rule.findall(re.sub("[\ud800-\udfff]", "\ufffd", text.lower()))
         row = [ids.get(word, 0) for word in found[: about["max_length"]]] or [0]
         states = lstm(weights["embedding.weight"][row])[0]  # (words, 2 * hidden)
-        share = torch.full((len(row),), 1 / len(row))
-        if "attention.query" in weights:
-            share = torch.softmax(torch.tanh(states) @ weights["attention.query"], 0)
-        pooled: Tensor = share @ states
+        if about["pooling"] == "max":
+            pooled: Tensor = states.amax(0)
+        elif about["pooling"] == "attention":
+            pooled = torch.softmax(torch.tanh(states) @ weights["attention.query"], 0) @ states
+        else:
+            pooled = states.mean(0)
         return weights["output.weight"] @ pooled + weights["output.bias"]
 
     return logits

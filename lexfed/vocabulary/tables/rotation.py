@@ -31,8 +31,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from lexfed.core.devices import one_thread
+from lexfed.core.errors import DataError
 from lexfed.core.seeds import Seed, secret_normal
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import PublicTable
 
 TYPICAL = 1000  # the length of a row is that of the first so many, in the mean
 FREQUENT = 20_000  # words whose mean and covariance are taken
@@ -43,42 +45,60 @@ def rotation(secret: Seed, dimension: int) -> Tensor:  # (d, d)
     """The Q of a QR decomposition, its signs fixed by R's diagonal: without that it would not be
     uniform.
     """
-    q, r = torch.linalg.qr(secret_normal(secret, dimension, dimension).double())
+    with one_thread():
+        q, r = torch.linalg.qr(secret_normal(secret, dimension, dimension).double())
     turned: Tensor = (q * r.diagonal().sign()).float()
     return turned
 
 
-def aligned(public: Tensor, rotated: Tensor) -> Tensor:  # (d, d)
+def aligned(public: Tensor, rotated: Tensor) -> Tensor:  # (n, d), (n, d') -> (d, d')
     """The rotation that brings some rows nearest to others (Procrustes; Schoenemann, 1966): exact
     from d of full rank.
     """
-    u, _, v = torch.linalg.svd(public.double().T @ rotated.double())
+    u, _, v = torch.linalg.svd(public.double().T @ rotated.double(), full_matrices=False)
     q: Tensor = (u @ v).float()
     return q
 
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    mean: npt.NDArray[np.float32]  # (d,)
-    matrix: npt.NDArray[np.float32]  # (d, d)
+    mean: Tensor  # (d,)
+    matrix: Tensor  # (d, d)
+    back: Tensor  # (d, d), the other way
 
-    def __call__(self, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        return np.asarray((x - self.mean) @ self.matrix, dtype=np.float32)
+    @staticmethod
+    def of(rows: Tensor) -> "Whitening":  # (n, d)
+        rows, mean = rows.double(), rows.double().mean(0)
+        apart = rows - mean
+        if not bool(apart.isfinite().all()) or not bool(apart.any()):
+            raise DataError(
+                "word vectors that are all alike, or no numbers, can't be whitened: take others"
+            )
+        with one_thread():
+            values, axes = torch.linalg.eigh(apart.T @ apart / max(len(rows) - 1, 1))
+        values = values.clamp_min(1e-6 * values[-1])  # a direction that no word has stays small
+        grow = (values.mean() / values).sqrt()
+        with one_thread():
+            matrix, back = axes * grow @ axes.T, axes / grow @ axes.T
+        return Whitening(mean.float(), matrix.float(), back.float())
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return (x - self.mean) @ self.matrix
 
 
 @lru_cache(maxsize=16)
 def whitening(public: PublicTable) -> Whitening:
-    rows = np.asarray(public.vectors[:FREQUENT], dtype=np.float64)
-    values, axes = np.linalg.eigh(np.cov(rows.T))
-    values = np.maximum(values, 1e-6 * values[-1])  # a direction that no word has stays small
-    matrix = axes * np.sqrt(values.mean() / values) @ axes.T
-    return Whitening(rows.mean(0).astype(np.float32), matrix.astype(np.float32))
+    return Whitening.of(read_rows(public.vectors, slice(FREQUENT)))
+
+
+def read_rows(source: npt.NDArray[Any], rows: Any) -> Tensor:
+    return torch.tensor(np.asarray(source[rows], dtype=np.float32))
 
 
 @dataclass(frozen=True, eq=False)
 class RotatedVectors:
     """The rows of an array, each turned when it is asked for: the array itself stays where it is,
-    for all to share.
+    for all to share. By one thread: the last bits would tell how many there are.
     """
 
     source: npt.NDArray[Any]  # (V, d)
@@ -91,13 +111,17 @@ class RotatedVectors:
         return self.source.shape
 
     def __getitem__(self, rows: Any) -> npt.NDArray[np.float32]:
-        x = np.asarray(self.source[rows], dtype=np.float32)
-        if self.whiten is not None:
-            x = self.whiten(x)
-        if self.length is not None:
-            norms = np.linalg.norm(x, axis=-1, keepdims=True)
-            x = x * (self.length / np.maximum(norms, np.finfo(np.float32).tiny))
-        return x if self.rotation is None else x @ self.rotation.numpy()
+        x = read_rows(self.source, rows)
+        with one_thread():
+            if self.whiten is not None:
+                x = self.whiten(x)
+            if self.length is not None:
+                norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+                x = x * (self.length / norms.clamp_min(torch.finfo(x.dtype).tiny))
+            found: npt.NDArray[np.float32] = (
+                x if self.rotation is None else x @ self.rotation
+            ).numpy()
+        return found
 
 
 @dataclass(frozen=True, eq=False)

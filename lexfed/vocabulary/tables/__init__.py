@@ -1,0 +1,1 @@
+"""Public word vectors: files of them, turned, or brought together."""
