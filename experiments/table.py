@@ -50,7 +50,8 @@ COLUMNS = {
     "heldout_loss": "held-out loss", "centralised_heldout_loss": "all text in one place",
     "alone_heldout_loss": "best alone", "gain": "share of the gain, %", "better_off": "organisations better off",
     "wordsim353": "WordSim353", "centralised_wordsim353": "in one place", "vocabulary_size": "words",
-    "simlex999": "SimLex-999", "analogies": "analogies",
+    "simlex999": "SimLex-999", "centralised_simlex999": "SimLex-999 in one place",
+    "analogies": "analogies", "centralised_analogies": "analogies in one place",
     "single_source_words": "of one alone",
     "word_perplexity": "perplexity per word", "worst_tenth_perplexity": "worst tenth of users",
     "word_accuracy": "word accuracy", "tokens_per_word": "tokens per word", "oov_rate": "unknown words",
@@ -84,7 +85,7 @@ def run(
     command = [sys.executable, "-m", "lexfed.cli", "run", *arguments(config, begun, out), *options]
     before = os.times()
     code = subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
-    if whole:
+    if whole and in_one_process(options):
         note_spent(out, before)
     if code and not (out / "summary.json").exists():  # with one it diverged: a figure too
         raise SystemExit(code)
@@ -204,20 +205,32 @@ def note_maker(out: Path, command: str) -> None:
     beside.write_text(json.dumps(note) + "\n")
 
 
+def in_one_process(options: Sequence[str]) -> bool:
+    """Workers' seconds are their own: of a run that has some, the clock is nearer the truth."""
+    given = dict(pairwise(options))
+    return given.get("--workers", "0") == "0" and "--ray" not in given
+
+
 def note_spent(out: Path, before: os.times_result) -> None:
-    """CPU seconds of a run from begin to end; those of worker processes are not in it."""
-    now = os.times()
-    spent = now.children_user + now.children_system - before.children_user - before.children_system
+    """CPU seconds of a run from begin to end."""
     beside = note_of(out)
     note = json.loads(beside.read_text()) if beside.is_file() else {}
-    beside.write_text(json.dumps({**note, "cpu_seconds": round(spent, 1)}) + "\n")
+    beside.write_text(
+        json.dumps({**note, "cpu_seconds": round(children_seconds(before), 1)}) + "\n"
+    )
+
+
+def children_seconds(before: os.times_result) -> float:
+    now = os.times()
+    return now.children_user + now.children_system - before.children_user - before.children_system
 
 
 def commit_here() -> dict[str, Any]:
-    """Which code runs: the commit, and whether lexfed/ is as that commit has it."""
+    """Which code runs: the commit, and whether it is as that commit has it."""
     try:
         commit = _git("rev-parse", "HEAD")
-        return {"commit": commit, "clean": not _git("status", "--porcelain", "--", "lexfed")}
+        changed = _git("status", "--porcelain", "--", "lexfed", "experiments/*.py")
+        return {"commit": commit, "clean": not changed}
     except (OSError, subprocess.CalledProcessError):  # not a checkout
         return {"commit": None, "clean": None}
 
@@ -399,8 +412,12 @@ def write_results(path: Path, results: Results) -> None:
     path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
 
 
-def of_users(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[float, float]:
-    """The difference of log perplexities over the same test users, and its standard error."""
+def of_users(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The difference of log perplexities over the same test users, and its standard error. None: an
+    older run was scored on others.
+    """
+    if [words for _, words in mine["users"]] != [words for _, words in theirs["users"]]:
+        return None
     scores = (
         [TextScore(nll, words, 0, 0, 0) for nll, words in run["users"]] for run in (mine, theirs)
     )
@@ -421,7 +438,9 @@ def pairs(figures: dict[str, list[dict[str, Any]]]) -> str:
             other for other in ("oracle", "wiki", "baseline") if rows.get(other) and other != name
         ]:
             for seed in sorted(runs.keys() & rows[other].keys()):
-                difference, error = of_users(runs[seed], rows[other][seed])
+                if (pair := of_users(runs[seed], rows[other][seed])) is None:
+                    continue
+                difference, error = pair
                 percent = 100 * (math.exp(difference) - 1)
                 users = len(runs[seed]["users"])
                 lines.append(

@@ -102,7 +102,7 @@ def against(runs: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) ->
     said = []
     for run in runs:
         if run["seed"] in other and run is not other[run["seed"]] and run.get("users"):
-            difference, error = _table.of_users(run, other[run["seed"]])
+            difference, error = _table.of_users(run, other[run["seed"]]) or (0.0, 0.0)
             if difference:
                 said.append(f"{100 * (math.exp(difference) - 1):+.1f} ± {100 * error:.1f} %")
     return "; ".join(said) or "–"

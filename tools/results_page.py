@@ -156,6 +156,8 @@ def below(catalogue: Catalogue, entry: Entry, again: str, said: set[str]) -> str
                if (runs := catalogue.runs[name]) not in there]  # fmt: skip
     parts = [entry.notes, smaller(there, said)]
     parts += [f"Not run yet: {', '.join(missing)}."] if missing else []
+    made = [paper_tables.maker([{"made": runs.made}]) for runs in there if runs.made]
+    parts += [f"Run: {', '.join(made)}."] * bool(made)
     return " ".join(part for part in [*parts, f"Each run: {links}. Again: {again}."] if part)
 
 

@@ -2,19 +2,17 @@
 Figure 3.
 
     export LEXFED_DATA=DIR                                          # AG News, GloVe of 100 numbers
-    python experiments/audit/inversion.py closed                    # rows and spans need no
-    search: all 128 texts
+    python experiments/audit/inversion.py closed                    # without a search: all texts
     python experiments/audit/inversion.py dlg --texts 32 --batches 1 2 4
     python experiments/audit/inversion.py dlg --texts 64 --batches 8 16 32 64
     python experiments/audit/inversion.py tag --texts 16 --batches 1 2 4
     python experiments/audit/inversion.py cases
-    python experiments/audit/inversion.py                           # the tables of what is there
+    python experiments/audit/inversion.py                           # the tables of what was run
 
 The same with `--model transformer`. Two processes part the work with `--share 0/2` and `--share
-1/2`; one that was cut
-short goes on where it was. Rows go to runs/inversion, a file for each process; every call ends by
-writing what all of
-them say to inversion.results.json and inversion.md beside this file.
+1/2`; one that was cut short goes on where it was. Rows go to runs/inversion, a file for each
+process; the last call writes what all of them say to inversion.results.json and inversion.md beside
+this file. All of it: `python -m experiments.papers --only inversion`.
 """
 
 import argparse
@@ -53,7 +51,7 @@ from lexfed.models.encoder import load_encoder, resolve
 from lexfed.models.model import Example, ModelOptions, collate
 from lexfed.vocabulary.pretrained import PretrainedTokenizer, load_tokenizer
 from lexfed.vocabulary.splitting import words
-from lexfed.vocabulary.vectors import load as load_vectors
+from lexfed.vocabulary.tables.vectors import load as load_vectors
 from lexfed.vocabulary.word import UNKNOWN, Vocabulary, WordTokenizer
 
 HERE = Path(__file__)
@@ -303,7 +301,8 @@ def main() -> None:
     RUNS.mkdir(parents=True, exist_ok=True)
     if arguments.attack:
         run(arguments)
-    tables()
+    else:
+        tables()
 
 
 if __name__ == "__main__":

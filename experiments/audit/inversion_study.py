@@ -31,9 +31,10 @@ from lexfed.core.seeds import Seed, derive, numpy_generator, torch_generator
 from lexfed.corpus.text import Corpus
 from lexfed.methods.fedrecon import is_private_token
 from lexfed.metrics.leakage import moved_rows, ranking
-from lexfed.models.model import EMBEDDING, Batch, Classifier, Example, collate
+from lexfed.models.bilstm import INPUTS
+from lexfed.models.model import EMBEDDING, Batch, Classifier, Example, collate, inputs_of
 from lexfed.vocabulary.reading import initial_rows
-from lexfed.vocabulary.vectors import PublicTable
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.vocabulary.word import Tokenizer
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)  # Figure 3
@@ -83,7 +84,7 @@ def target_of(
 
 
 def _spanned(observed: Params, table: Tensor) -> Tensor:
-    found = spectrum(observed)
+    found = spectrum(observed, INPUTS)
     if found is None:
         raise DataError("no matrix of this model multiplies the word vectors themselves")
     return ranking(found, table)
@@ -224,7 +225,7 @@ def _ways(
         ("fedevocab", "wrong"): decode(recovered.vectors, wrong),
         ("fedevocab", "right"): right,
     }
-    found = spectrum(body)
+    found = spectrum(body, inputs_of(target.model))
     if found is not None and found.exact:  # the span names the words, the search their order
         ways["fedevocab", "span"] = among(ranking(found, target.public)[: found.rank])
     return recovered, ways

@@ -34,7 +34,8 @@ from lexfed.corpus import population
 from lexfed.corpus.population import Client, Data
 from lexfed.corpus.text import Corpus
 from lexfed.federation import ClientState, Federation, Replies, Requests, ServerState, plain
-from lexfed.vocabulary import scan, vectors
+from lexfed.vocabulary import scan
+from lexfed.vocabulary.tables import vectors
 from lexfed.wire import ClientId, Verb, echoing
 
 DATA = {

@@ -36,17 +36,25 @@ def checked(found: list[Job], where: list[str]) -> int:
     return 0 if kept and all(good for good, _ in answers) else 1
 
 
+def chosen_again(options: argparse.Namespace) -> Callable[[Job], bool]:
+    """What is run although it is done."""
+    return lambda job: options.again or (options.unrecorded and not job.recorded)
+
+
 def everything(
-    found: list[Job], do: Callable[[Job, list[str]], None], where: list[str], again: bool
+    found: list[Job],
+    do: Callable[[Job, list[str]], None],
+    where: list[str],
+    again: Callable[[Job], bool],
 ) -> int:
     """One that fails (a data set that is not here) says why, and the others go on."""
     failed = []
     for job in found:
-        if job.done and not again:
+        if job.done and not again(job):
             print(f"done: {job.name}")
             continue
         try:
-            if again and do is run:  # a trial leaves no result: what there is stays
+            if again(job) and do is run:  # a trial leaves no result: what there is stays
                 forget(job)
             do(job, where)
         except (SystemExit, subprocess.CalledProcessError) as fault:
@@ -73,6 +81,9 @@ def main() -> int:
     parser.add_argument(
         "--again", action="store_true", help="also what is done, from the beginning"
     )
+    parser.add_argument(
+        "--unrecorded", action="store_true", help="also what no commit is recorded of"
+    )
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--device")
     parser.add_argument("--ray", metavar="ADDRESS")
@@ -89,7 +100,7 @@ def main() -> int:
         return 0
     if options.check:
         return checked(found, where)
-    return everything(found, trial if options.trial else run, where, options.again)
+    return everything(found, trial if options.trial else run, where, chosen_again(options))
 
 
 if __name__ == "__main__":

@@ -8,9 +8,11 @@ it reports, which runs stand for it, and which claims they test. Several entries
 Whether something has been run is never written down: its results are there, or they are not.
 """
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,24 @@ class Runs:
         if scale == "machine":
             return self.path.with_suffix(".results.json")
         return HERE / scale / f"{self.name}.results.json"
+
+    @property
+    def made_file(self) -> Path:
+        """Of a command: who made its result file, and how."""
+        results = EXPERIMENTS / self.results
+        return results.with_name(f"{results.name.removesuffix('.results.json')}.made.json")
+
+    @property
+    def made(self) -> dict[str, Any]:
+        """Nothing where the results were written by somebody else since."""
+        file = self.made_file
+        found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        return found if found.get("results") == self.results_digest() else {}
+
+    def results_digest(self) -> str:
+        file = EXPERIMENTS / self.results
+        known = bool(self.command) and file.is_file()
+        return blake2b(file.read_bytes(), digest_size=16).hexdigest() if known else ""
 
     def found(self, scale: str = "machine") -> table.Results:
         """Row -> its runs; nothing of a scale that these runs do not have."""

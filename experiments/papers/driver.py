@@ -4,13 +4,17 @@ A run is done when the result file of its scale has its row and seed, wherever i
 clone repeats nothing that was committed.
 """
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 from experiments import table
 from experiments.papers.catalogue import EXPERIMENTS, Catalogue, CatalogueError, Runs
@@ -35,11 +39,20 @@ class Job:
 
     @property
     def done(self) -> bool:
-        if self.runs.command:
-            return self.runs.results_file(self.scale).is_file()
-        return any(
-            run["seed"] == self.seed for run in self.runs.found(self.scale).get(self.row, [])
+        return (
+            self.runs.results_file(self.scale).is_file() if self.runs.command else bool(self._run)
         )
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its result names the commit that ran it."""
+        made = self.runs.made if self.runs.command else self._run.get("made", {})
+        return bool(made.get("commit"))
+
+    @property
+    def _run(self) -> dict[str, Any]:
+        runs = self.runs.found(self.scale).get(self.row, [])
+        return next((run for run in runs if run["seed"] == self.seed), {})
 
     @property
     def name(self) -> str:
@@ -89,7 +102,7 @@ def _forked_from(job: Job) -> str:
 
 def forget(job: Job) -> None:
     """Its run directory, so that it begins anew; its result stays until there is another."""
-    out = table.run_folder(job.folder, job.row, job.seed)
+    out = job.folder if job.runs.command else table.run_folder(job.folder, job.row, job.seed)
     shutil.rmtree(out, ignore_errors=True)
     table.note_of(out).unlink(missing_ok=True)
 
@@ -99,16 +112,31 @@ def run(job: Job, options: Sequence[str]) -> None:
     that it was forked from.
     """
     if job.runs.command:
-        for line in job.runs.command:
-            program, *words = line.split()
-            subprocess.run([sys.executable, str(EXPERIMENTS / program), *words], check=True)
-        return
+        return study(job.runs, job.folder)
     rows, file = job.runs.rows(job.scale), job.runs.results_file(job.scale)
     table.run_row(job.runs.path, rows, job.row, job.seed, job.folder, options)
     known = {**table.rows_of(job.runs.path), **rows}  # what this scale does not run stays
     new = [row for row in (job.row, _forked_from(job)) if row]
     found = table.collected(job.folder, job.runs.path, known, table.read_results(file), new)
     table.write_results(file, found)
+
+
+def study(runs: Runs, folder: Path) -> None:
+    """Its programs write the result file themselves, and go on where they were killed; what they
+    were and who ran them stands beside it.
+    """
+    whole = not table.note_of(folder).is_file()
+    table.note_maker(folder, "; ".join(f"python experiments/{line}" for line in runs.command))
+    before = os.times()
+    for line in runs.command:
+        program, *words = line.split()
+        subprocess.run([sys.executable, str(EXPERIMENTS / program), *words], check=True)
+    if whole:
+        table.note_spent(folder, before)
+    fingerprint = blake2b("\n".join(runs.command).encode(), digest_size=16).hexdigest()
+    made = {"fingerprint": fingerprint, **json.loads(table.note_of(folder).read_text())}
+    made["results"] = runs.results_digest()
+    runs.made_file.write_text(json.dumps(made, indent=1) + "\n")
 
 
 def trial(job: Job, options: Sequence[str]) -> None:

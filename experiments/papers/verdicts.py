@@ -133,8 +133,8 @@ def over_users(
     seeds = sorted(first.keys() & second.keys())
     if not seeds:
         return None
-    _, error = table.of_users(first[seeds[0]], second[seeds[0]])
-    return 1.96 * error * float(second[seeds[0]]["word_perplexity"])
+    pair = table.of_users(first[seeds[0]], second[seeds[0]])
+    return None if pair is None else 1.96 * pair[1] * float(second[seeds[0]]["word_perplexity"])
 
 
 def verdict(
