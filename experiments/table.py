@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import blake2b
 from importlib.metadata import version
 from itertools import pairwise, product
@@ -233,6 +234,18 @@ def commit_here() -> dict[str, Any]:
         return {"commit": commit, "clean": not changed}
     except (OSError, subprocess.CalledProcessError):  # not a checkout
         return {"commit": None, "clean": None}
+
+
+@cache
+def in_history(commit: str) -> bool:
+    """Whether anybody can look up what ran. (A branch that was never merged is gone with its
+    commits.)
+    """
+    try:
+        _git("merge-base", "--is-ancestor", commit, "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
 
 
 def _git(*words: str) -> str:

@@ -29,8 +29,21 @@ def check(job: Job, options: Sequence[str], folder: Path) -> tuple[bool, str]:
     return not differ, f"{job.name}: " + (f"differs in {', '.join(differ)}" if differ else how)
 
 
+def told_again(kept: Mapping[str, Any], again: Mapping[str, Any]) -> str:
+    """Of a run that was done anew, how it compares with the one whose place it takes."""
+    if not kept:
+        return ""
+    if differ := differences(kept, again):
+        return f"another result than before: {', '.join(differ)}"
+    return "the same again, " + (
+        "bit for bit" if same_machine(kept, again) else f"to {DIGITS} digits"
+    )
+
+
 def same_machine(kept: Mapping[str, Any], again: Mapping[str, Any]) -> bool:
-    return all(kept["made"].get(key) == again["made"].get(key) for key in ("torch", "cpu"))
+    """As far as is known: the oldest runs did not say what they ran on."""
+    then, now = kept.get("made", {}), again.get("made", {})
+    return all(key in then and then[key] == now.get(key) for key in ("torch", "cpu"))
 
 
 def differences(kept: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:

@@ -40,17 +40,17 @@ class Job:
     @property
     def done(self) -> bool:
         return (
-            self.runs.results_file(self.scale).is_file() if self.runs.command else bool(self._run)
+            self.runs.results_file(self.scale).is_file() if self.runs.command else bool(self.found)
         )
 
     @property
     def recorded(self) -> bool:
-        """Whether its result names the commit that ran it."""
-        made = self.runs.made if self.runs.command else self._run.get("made", {})
-        return bool(made.get("commit"))
+        """Whether its result names a commit of this history as what ran it."""
+        made = self.runs.made if self.runs.command else self.found.get("made", {})
+        return bool(made.get("commit")) and table.in_history(made["commit"])
 
     @property
-    def _run(self) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         runs = self.runs.found(self.scale).get(self.row, [])
         return next((run for run in runs if run["seed"] == self.seed), {})
 

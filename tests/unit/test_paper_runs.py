@@ -4,6 +4,7 @@ import argparse
 import json
 import shlex
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -314,16 +315,51 @@ def test_what_is_done_again_begins_anew(small: Catalogue) -> None:
     assert not table.note_of(out).exists()
 
 
-def test_what_no_commit_is_recorded_of_can_be_run_again(small: Catalogue) -> None:
+def test_what_no_commit_of_this_history_is_recorded_of_can_be_run_again(
+    small: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "in_history", {"a": True, "b": False}.__getitem__)
     job = driver.jobs(small, "quick")[0]
     assert (job.done, job.recorded) == (False, False)
-    for made, known in (({}, False), ({"commit": None}, False), ({"commit": "a"}, True)):
+    for commit, known in ((None, False), ("a", True), ("b", False)):
+        made = {"commit": commit}
         run = {"seed": job.seed, "seconds": 1.0, "made": made}
         table.write_results(job.runs.results_file("quick"), {job.row: [run]})
         assert (job.done, job.recorded) == (True, known)
         for asked in (True, False):
             wanted = argparse.Namespace(again=False, unrecorded=asked)
             assert papers.chosen_again(wanted)(job) == (asked and not known)
+
+
+def test_only_commits_that_lead_here_are_of_this_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    monkeypatch.setattr(table, "ROOT", tmp_path)
+    git("init")
+    heads = []
+    for message in ("first", "a branch that is left"):
+        git("commit", "--allow-empty", "-m", message)
+        heads.append(git("rev-parse", "HEAD"))
+    git("reset", "--hard", heads[0])
+    table.in_history.cache_clear()
+    found = [table.in_history(commit) for commit in (*heads, "0" * 40)]
+    table.in_history.cache_clear()
+    assert found == [True, False, False]
+
+
+def test_a_run_done_anew_says_whether_it_is_the_same() -> None:
+    made = {"torch": "2", "cpu": "c", "model": "x"}
+    kept = {"seed": 0, "global_accuracy": 0.5, "made": made}
+    moved = {**kept, "global_accuracy": 0.5 + 1e-9}
+    assert check.told_again({}, kept) == ""
+    assert check.told_again(kept, kept) == "the same again, bit for bit"
+    assert check.told_again(kept, moved) == "another result than before: global_accuracy"
+    older = {key: value for key, value in kept.items() if key != "made"}
+    assert check.told_again(older, moved) == "the same again, to 5 digits"
 
 
 STUDY = """\
@@ -351,6 +387,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> driver.Job:
 def commits(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     here = iter([{"commit": name, "clean": True} for name in names])
     monkeypatch.setattr(table, "commit_here", lambda: next(here))
+    monkeypatch.setattr(table, "in_history", lambda commit: commit in names)
 
 
 def test_a_study_names_the_commit_that_began_it(
@@ -371,7 +408,10 @@ def test_a_study_names_the_commit_that_began_it(
     assert "resumed" not in study.runs.made
 
 
-def test_results_that_somebody_else_wrote_are_not_the_studys(study: driver.Job) -> None:
+def test_results_that_somebody_else_wrote_are_not_the_studys(
+    study: driver.Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits(monkeypatch, "first")
     driver.run(study, ())
     assert study.recorded
     (Path("study.results.json")).write_text("{}")
