@@ -214,11 +214,14 @@ def in_one_process(options: Sequence[str]) -> bool:
 
 def note_spent(out: Path, before: os.times_result) -> None:
     """CPU seconds of a run from begin to end."""
+    note(out, {"cpu_seconds": round(children_seconds(before), 1)})
+
+
+def note(out: Path, more: Mapping[str, Any]) -> None:
+    """Also this, of how a run was made."""
     beside = note_of(out)
-    note = json.loads(beside.read_text()) if beside.is_file() else {}
-    beside.write_text(
-        json.dumps({**note, "cpu_seconds": round(children_seconds(before), 1)}) + "\n"
-    )
+    known = json.loads(beside.read_text()) if beside.is_file() else {}
+    beside.write_text(json.dumps({**known, **more}) + "\n")
 
 
 def children_seconds(before: os.times_result) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from experiments.papers.catalogue import SCALES, CatalogueError, load
-from experiments.papers.check import check, told_again
+from experiments.papers.check import check
 from experiments.papers.driver import Job, bill, forget, jobs, run, trial
 
 
@@ -53,13 +53,10 @@ def everything(
         if job.done and not again(job):
             print(f"done: {job.name}")
             continue
-        kept = job.found
         try:
             if again(job) and do is run:  # a trial leaves no result: what there is stays
                 forget(job)
             do(job, where)
-            if do is run and (said := told_again(kept, job.found)):
-                print(f"{job.name}: {said}")
         except (SystemExit, subprocess.CalledProcessError) as fault:
             if isinstance(fault, SystemExit) and isinstance(fault.code, str):
                 print(fault.code, file=sys.stderr)

@@ -19,6 +19,7 @@ from typing import Any
 from experiments import table
 from experiments.papers.catalogue import EXPERIMENTS, Catalogue, CatalogueError, Runs
 from experiments.papers.price import Price, note_tried, price, told
+from experiments.papers.same import likeness
 
 TRIAL_ROUNDS = 3
 
@@ -109,12 +110,19 @@ def forget(job: Job) -> None:
 
 def run(job: Job, options: Sequence[str]) -> None:
     """And write what it found into the result file, at once; if it is a fork, also what the row is
-    that it was forked from.
+    that it was forked from. In the place of an older run it says how it compares.
     """
     if job.runs.command:
         return study(job.runs, job.folder)
-    rows, file = job.runs.rows(job.scale), job.runs.results_file(job.scale)
-    table.run_row(job.runs.path, rows, job.row, job.seed, job.folder, options)
+    rows, file, kept = job.runs.rows(job.scale), job.runs.results_file(job.scale), job.found
+    out = table.run_row(job.runs.path, rows, job.row, job.seed, job.folder, options)
+    if kept:
+        before = {
+            "commit": kept.get("made", {}).get("commit"),
+            "now": likeness(kept, table.figures_of(out)),
+        }
+        print(f"{job.name}: beside the run before, {before['now']}")
+        table.note(out, {"before": before})
     known = {**table.rows_of(job.runs.path), **rows}  # what this scale does not run stays
     new = [row for row in (job.row, _forked_from(job)) if row]
     found = table.collected(job.folder, job.runs.path, known, table.read_results(file), new)

@@ -13,7 +13,7 @@ import pytest
 
 from experiments import table
 from experiments.papers import __main__ as papers
-from experiments.papers import catalogue, check, driver, price, verdicts
+from experiments.papers import catalogue, check, driver, price, same, verdicts
 from experiments.papers.catalogue import Catalogue, CatalogueError, Runs, Scale
 from experiments.papers.verdicts import HOLDS, NOT, PART, Claim, Comparison
 from lexfed.core.figures import SUMMARY
@@ -331,6 +331,23 @@ def test_what_no_commit_of_this_history_is_recorded_of_can_be_run_again(
             assert papers.chosen_again(wanted)(job) == (asked and not known)
 
 
+def test_a_run_in_the_place_of_an_older_one_says_how_it_compares(
+    small: Catalogue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dear = next(job for job in driver.jobs(small, "machine") if job.row == "dear")
+    out = table.run_folder(dear.folder, dear.row, 0)
+    finished(dear.runs.path, out, loss=0.5)
+    driver.run(dear, [])
+    assert "before" not in dear.found["made"]
+    for loss, likeness in ((0.5, "to 5 digits"), (0.7, "differs in loss")):
+        older = {**dear.found, "loss": loss, "made": {"commit": "gone"}}
+        table.write_results(dear.runs.results_file("machine"), {"dear": [older]})
+        driver.run(dear, [])
+        assert dear.found["made"]["before"]["commit"] == "gone"
+        assert dear.found["made"]["before"]["now"].startswith(likeness)
+        assert f"beside the run before, {likeness}" in capsys.readouterr().out
+
+
 def test_only_commits_that_lead_here_are_of_this_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,15 +368,14 @@ def test_only_commits_that_lead_here_are_of_this_history(
     assert found == [True, False, False]
 
 
-def test_a_run_done_anew_says_whether_it_is_the_same() -> None:
+def test_whether_two_runs_are_the_same_is_told() -> None:
     made = {"torch": "2", "cpu": "c", "model": "x"}
     kept = {"seed": 0, "global_accuracy": 0.5, "made": made}
     moved = {**kept, "global_accuracy": 0.5 + 1e-9}
-    assert check.told_again({}, kept) == ""
-    assert check.told_again(kept, kept) == "the same again, bit for bit"
-    assert check.told_again(kept, moved) == "another result than before: global_accuracy"
+    assert same.likeness(kept, kept) == "bit for bit"
+    assert same.likeness(kept, moved) == "differs in global_accuracy"
     older = {key: value for key, value in kept.items() if key != "made"}
-    assert check.told_again(older, moved) == "the same again, to 5 digits"
+    assert same.likeness(older, moved).startswith("to 5 digits")
 
 
 STUDY = """\
@@ -534,11 +550,11 @@ def test_five_digits_are_compared_on_another_processor_and_all_on_the_same() -> 
     made = {"torch": "2", "cpu": "a", "model": "x"}
     kept = {"global_accuracy": 0.7654321, "seconds": 3.0, "made": made}
     again = {"global_accuracy": 0.7654322, "seconds": 4.0, "made": made}
-    assert check.differences(kept, again) == ["global_accuracy"]
-    assert check.differences(kept, {**kept, "made": {**made, "model": "y"}}) == ["the model"]
+    assert same.differences(kept, again) == ["global_accuracy"]
+    assert same.differences(kept, {**kept, "made": {**made, "model": "y"}}) == ["the model"]
     other = {**again, "made": {**made, "cpu": "b", "model": "y"}}
-    assert check.differences(kept, other) == []
-    assert check.differences(kept, {**other, "global_accuracy": 0.7655}) == ["global_accuracy"]
+    assert same.differences(kept, other) == []
+    assert same.differences(kept, {**other, "global_accuracy": 0.7655}) == ["global_accuracy"]
 
 
 # --- the real catalogue -------------------------------------------------------------------------
