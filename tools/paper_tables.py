@@ -8,16 +8,18 @@ A page says `<!-- table: NAME -->`, and the table stands below it, up to `<!-- e
 What the papers report stands in the catalogue, experiments/papers/*.toml.
 """
 
+import json
 import math
 import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from experiments import table as _table
 from experiments.papers import catalogue as _catalogue
-from experiments.papers.catalogue import Catalogue, Entry, Runs
+from experiments.papers.catalogue import HERE, Catalogue, Entry, Runs
 from tools.audit_tables import defences
 from tools.result_files import ROOT, markdown, results
 
@@ -128,7 +130,29 @@ def maker(runs: Sequence[Mapping[str, Any]]) -> str:
     if not made.get("commit"):
         return LOST
     dirty = "" if made.get("clean", True) else ", changed"
-    return f"`{made['fingerprint'][:7]}` at `{made['commit'][:7]}`{dirty}"
+    gone = "*" * any(run.get("made", {}).get("commit") in left_behind() for run in runs)
+    return f"`{made['fingerprint'][:7]}` at `{made['commit'][:7]}`{gone}{dirty}"
+
+
+@cache
+def left_behind() -> Mapping[str, str]:
+    """Commits that ran results and are in no history: their branch was lost before it was merged.
+    With each, the commit that their code came in with.
+    """
+    found: dict[str, str] = json.loads((HERE / "left_behind.json").read_text())
+    return found
+
+
+def repeated() -> str:
+    """How runs of such commits compare with the same ones, done again since."""
+    runs = [run for one in CATALOGUE.runs.values() if not one.command
+            for several in one.found().values() for run in several]  # fmt: skip
+    made = [run.get("made", {}) for run in runs]
+    again = [one["before"]["now"] for one in made
+             if one.get("before", {}).get("commit") in left_behind()]  # fmt: skip
+    still = sum(one.get("commit") in left_behind() for one in made)
+    same = sum(now == "bit for bit" for now in again)
+    return f"{still} are left; of {len(again)} that were run again {same} gave the same bits"
 
 
 # --- FedeVocab ------------------------------------------------------------------------------------

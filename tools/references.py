@@ -20,7 +20,7 @@ from typing import Any
 
 from experiments import table
 
-REFERENCE = re.compile(r"\{\{((?!table |claim |when |overview|standing)[^{}]+?)\}\}", re.S)
+REFERENCE = re.compile(r"\{\{((?!table |claim |when |overview|standing|repeated)[^{}]+?)\}\}", re.S)
 
 
 class UnknownFigureError(Exception):

@@ -6,6 +6,7 @@
 In the template, besides references (tools/references.py):
 
     {{standing}}              how many of the papers' tables and figures were run
+    {{repeated}}              how many runs are of a commit that is in no history any more
     {{overview}}              every table and figure of the papers: what was run, and the verdicts
     {{table NAME}}            of an entry of the catalogue, with what was scaled down, the result
                               files and the command, or that it was not run; or another table of
@@ -45,6 +46,7 @@ def page(catalogue: Catalogue = paper_tables.CATALOGUE) -> str:
     text = TEMPLATE.read_text().partition("-->\n")[2].lstrip()
     text = claims(findings(text, catalogue), catalogue)
     text = text.replace("{{standing}}", standing(catalogue))
+    text = text.replace("{{repeated}}", paper_tables.repeated())
     text = text.replace("{{overview}}", overview(catalogue))
     return MADE + wrapped(resolved(tables(text, catalogue), ROOT))
 

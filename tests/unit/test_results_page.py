@@ -2,12 +2,14 @@
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from experiments import table
 from experiments.papers import catalogue
 from experiments.papers.catalogue import Catalogue, Entry, Runs, Scale
 from experiments.papers.verdicts import Claim, Comparison
@@ -279,3 +281,29 @@ def test_every_entry_of_the_catalogue_is_on_the_page() -> None:
     assert missing == []
     claims = {claim.id for entry in catalogue.load().entries.values() for claim in entry.claims}
     assert claims == set(re.findall(r"\{\{claim (\S+):", template))
+
+
+def test_a_commit_that_nobody_can_look_up_is_marked() -> None:
+    left = next(iter(paper_tables.left_behind()))
+    made = {"fingerprint": "f" * 32, "commit": left, "clean": True}
+    assert paper_tables.maker([{"made": made}]) == f"`fffffff` at `{left[:7]}`*"
+    here = {"made": {**made, "commit": "0" * 40}}
+    assert paper_tables.maker([here]) == "`fffffff` at `0000000`"
+    assert paper_tables.maker([here, {"made": made}]).endswith("*")
+
+
+def test_every_commit_of_a_result_is_of_this_history_or_marked() -> None:
+    shallow = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if shallow.stdout.strip() != "false":
+        pytest.skip("a checkout without its history")
+    made = [run["made"] for one in paper_tables.CATALOGUE.runs.values() if not one.command
+            for several in one.found().values() for run in several if run.get("made")]  # fmt: skip
+    commits = {one["commit"] for one in made} - {None}
+    assert len(commits) > 5
+    unknown = {c for c in commits if not table.in_history(c)}
+    assert unknown <= set(paper_tables.left_behind())
+    assert not any(table.in_history(c) for c in paper_tables.left_behind())
+    assert all(table.in_history(c) for c in paper_tables.left_behind().values())
