@@ -185,8 +185,8 @@ def standing(catalogue: Catalogue) -> str:
     full, none = (sum(found == {one} for found in states.values()) for one in ("full", "none"))
     part = len(states) - full - none
     return (
-        f"The papers have {len(states)} tables and figures. Run in full: {full}. In part: {part}. "
-        f"Not run yet: {none}."
+        f"The papers have {len(states)} tables and figures of results. Run here, smaller: {full} in "
+        f"full, {part} in part, {none} not yet."
     )
 
 
@@ -202,8 +202,9 @@ def overview(catalogue: Catalogue) -> str:
         words = [judged(entry, claim, catalogue).word for claim in entry.claims]
         counts = [(word, words.count(word)) for word in WORDS if word in words]
         said = ", ".join(f"{word}: {count}" for word, count in counts) or "–"
-        rows.append([entry.paper, entry.what, entry.shows, how_many(catalogue, entry), said])
-    heads = ("paper", "where", "what it shows", "here", "claims")
+        here, lacks = how_many(catalogue, entry), entry.left_out or "–"
+        rows.append([entry.paper, entry.what, entry.shows, here, lacks, said])
+    heads = ("paper", "where", "what it shows", "here", "left out", "claims")
     return markdown(heads, rows).rstrip()
 
 

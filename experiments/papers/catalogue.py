@@ -114,6 +114,7 @@ class Entry:
     reported: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: str = ""  # what is ours alone, or what is lacking
     claims: tuple[Claim, ...] = ()
+    left_out: str = ""  # what the paper has there, and no run here stands for
 
 
 @dataclass(frozen=True)

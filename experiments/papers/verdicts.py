@@ -22,6 +22,7 @@ from typing import Any, Literal
 from experiments import table
 
 HOLDS, PART, NOT = "holds", "in part", "does not"
+MANY = 4  # comparisons that are told one by one
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,14 @@ def verdict(
 
 
 def evidence(found: Verdict) -> str:
-    """What was compared, and the difference seed by seed, in words."""
+    """What was compared, and the difference seed by seed, in words; of more than can be read, how
+    many hold.
+    """
+    words = [one.word for one in found.outcomes]
+    if len(words) > MANY:
+        held, partly = words.count(HOLDS), words.count(PART)
+        also = f", {partly} in part" * bool(partly)
+        return f"{held} of {len(words)} comparisons hold" + "s" * (held == 1) + also
     said = [_compared(one) for one in found.outcomes]
     if found.missing:
         said.append(f"{found.missing} of {found.missing + len(found.outcomes)} not run yet")

@@ -639,3 +639,14 @@ def test_runs_that_were_scored_on_other_users_are_not_paired() -> None:
     assert paper_tables.against([better], [other]) == "–"
     assert verdicts.over_users([better], [run]) is not None
     assert verdicts.over_users([better], [other]) is None
+
+
+def test_of_many_comparisons_it_is_told_how_many_hold() -> None:
+    outcomes = tuple(
+        verdicts.Outcome(word, (0.1,), ((0.7, 0.6),), Comparison("a", ">", "b", "global_accuracy"))
+        for word in (HOLDS, NOT, NOT, PART, NOT)
+    )
+    many = verdicts.Verdict(PART, outcomes, 0)
+    assert verdicts.evidence(many) == "1 of 5 comparisons holds, 1 in part"
+    few = verdicts.evidence(verdicts.Verdict(PART, outcomes[:2], 0))
+    assert few.count("70.0 against 60.0") == 2

@@ -191,10 +191,10 @@ def test_what_was_scaled_down_is_said_once(
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ((), "Run in full: 0. In part: 0. Not run yet: 2."),
-        (("ours",), "Run in full: 0. In part: 2. Not run yet: 0."),
+        ((), "Run here, smaller: 0 in full, 0 in part, 2 not yet."),
+        (("ours",), "Run here, smaller: 0 in full, 2 in part, 0 not yet."),
         # half of Figure 2 is never run
-        (("ours", "theirs", "new"), "Run in full: 1. In part: 1. Not run yet: 0."),
+        (("ours", "theirs", "new"), "Run here, smaller: 1 in full, 1 in part, 0 not yet."),
     ],
 )
 def test_the_page_begins_with_how_much_was_run(
@@ -212,7 +212,7 @@ def test_the_page_begins_with_how_much_was_run(
     runs = {row: [{"seed": 0, "global_accuracy": 0.8}] for row in rows}
     write(tmp_path, **runs)
     shown = results_page.standing(every)
-    assert shown.startswith("The papers have 2 tables and figures.")
+    assert shown.startswith("The papers have 2 tables and figures of results.")
     assert said in shown
 
 
