@@ -185,8 +185,8 @@ def standing(catalogue: Catalogue) -> str:
     full, none = (sum(found == {one} for found in states.values()) for one in ("full", "none"))
     part = len(states) - full - none
     return (
-        f"The papers have {len(states)} tables and figures of results. Run here, smaller: {full} in "
-        f"full, {part} in part, {none} not yet."
+        f"The papers have {len(states)} tables and figures of results. Run here, smaller: {full} "
+        f"in full, {part} in part, {none} not yet."
     )
 
 
