@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from lexfed.audits import secure_view
@@ -31,7 +30,9 @@ from lexfed.runtime.simulation import simulate, site_of
 from lexfed.runtime.store import Store
 from lexfed.vocabulary.splitting import words
 from lexfed.vocabulary.tables import vectors
+from lexfed.vocabulary.tables.one_position import brought_to, joined
 from lexfed.vocabulary.tables.rotation import rotated
+from lexfed.vocabulary.tables.vectors import PublicTable
 from lexfed.wire import ClientId, Message, Verb
 
 
@@ -68,18 +69,16 @@ class Scene:
         """The files that every attacker has."""
         config, shared = self.assembly.config, self.assembly.tokenizer
         tokens = () if shared is None else tuple(shared.vocabulary.tokens)
-        name = public_name(config)
-        if not name:
+        tables = public_tables(config)
+        if not tables:
             return Public(tokens=tokens)
-        table, size = vectors.load(name), config.audit.candidates
         # as clients have it: whitening is that of these words
         if getattr(config.options, "vocabulary", "") == "public":
-            table = table.head(config.vocabulary.size - 1)
-        # whoever has the table can whiten it
-        rows = rotated(table, None, whiten=config.defences.whiten).vectors[:size]
-        return Public(
-            table.words[:size], torch.from_numpy(np.asarray(rows, dtype=np.float32)), tokens
-        )
+            tables = [table.head(config.vocabulary.size - 1) for table in tables]
+        # whoever has a table can whiten it
+        seen = [rotated(table, None, whiten=config.defences.whiten) for table in tables]
+        known = joined(seen, config.audit.candidates)
+        return Public(known.words, torch.from_numpy(known.vectors), tokens)
 
     @cached_property
     def front_end(self) -> FrontEnd | None:
@@ -94,24 +93,23 @@ class Scene:
         return [several for several in by_client.values() if len(several) > 1]
 
 
-def public_name(config: Config) -> str | None:
-    """The file that clients started from: one of their own choice, or everybody's."""
+def public_tables(config: Config) -> list[PublicTable]:
+    """The files that clients started from: those of their own choice, or everybody's. Tables in one
+    position are read together.
+    """
     choices = getattr(config.options, "vectors", ()) if config.entry.has("own words") else ()
-    own = [name for name in choices if name != "random"]
-    if not choices:
-        return config.vocabulary.vectors
+    names = list(dict.fromkeys(name for name in choices if name != "random"))
+    if not choices and config.vocabulary.vectors is not None:
+        names = [config.vocabulary.vectors]
+    tables = [vectors.load(name) for name in names]
     if getattr(config.options, "align", False):
-        raise ConfigError(
-            "an audit reads one public table, and fedevocab.align brings several together: audit "
-            "the first of them alone, with fedevocab.align = false; who has the others reads their "
-            "clients as well"
-        )
-    if len(own) > 1:
+        return [tables[0], *(brought_to(tables[0], other) for other in tables[1:])]
+    if len(tables) > 1:
         raise ConfigError(
             "an audit reads one public table: name one in fedevocab.vectors, and audit the others "
             "in turn"
         )
-    return own[0] if own else None
+    return tables
 
 
 @dataclass(frozen=True)

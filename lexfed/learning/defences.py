@@ -20,7 +20,7 @@ open.
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import ClassVar, Literal
 
 from lexfed.core.errors import ConfigError, PrivacyError
 from lexfed.core.seeds import Seed, derive
@@ -39,6 +39,9 @@ class Defences:
     minimum_words: int = 0  # a client with fewer distinct words sends nothing
     private_layers: Literal["embedding", "first"] = "embedding"  # first: also the layer above it
     embedding_dropout: float = 0.0  # the share of words left out of a training step
+
+    # without them the rows that clients keep mean something else
+    lasting: ClassVar[tuple[str, ...]] = ("rotation", "normalise", "whiten", "private_layers")
 
     def __post_init__(self) -> None:
         if self.minimum_words < 0 or not 0 <= self.embedding_dropout < 1:

@@ -18,7 +18,7 @@ of the rate and there is no adaptive pass; `preset = "paper"` is the published a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lexfed.core.errors import ConfigError
 from lexfed.core.params import ParameterSplit, Params
@@ -53,13 +53,16 @@ class FedeVocab:
     vocabulary: Literal["public", "own", "own+public"] = "own+public"
     # public tables to start from, one by each client's own choice; "random" is none
     vectors: tuple[str, ...] = ()
-    # turn, stretch and move the other tables so that words which both have lie where they lie in
-    # the first; clients whose table has another width then need no private projection, which also
-    # means that it shelters nothing
+    # turn, stretch and move the other tables so that words which both have come near to where they
+    # lie in the first; clients whose table has another width then need no private projection, which
+    # also means that it shelters nothing
     align: bool = False
     table_lr: float = 0.1  # times train.lr, for the private part; preset paper: 1
     minimum: int = 1  # own words that the public table lacks: at least so many occurrences
     size: int = 50_000  # words of a client's table
+
+    # without them the rows that clients keep mean something else
+    lasting: ClassVar[tuple[str, ...]] = ("vocabulary", "vectors", "align", "minimum", "size")
 
     def __post_init__(self) -> None:
         if not self.table_lr > 0 or self.minimum < 1 or self.size < 2:

@@ -73,6 +73,8 @@ def tokenizer_for_free(parts: LanguageParts, options: TokenizerForFree) -> Metho
             f"batch.beside and that says so (soft_targets = True): {type(task.model).__name__} "
             "does not; set teach_targets = 'hard'"
         )
+    if options.teach_words:
+        options.lesson(task.model)  # what is wrong with it shows before the first round
     update = parts.layer(language_update(task), task, KEEPS_NOTHING)
     return Method(
         client={

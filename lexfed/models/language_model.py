@@ -10,6 +10,7 @@ Private Federated Learning", 2022): the chance of the next token, from all token
 How it is trained: `next_token`.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -116,7 +117,13 @@ class LanguageModel(Protocol):
 
 
 def adam_rate(model: LanguageModel) -> float:
-    return float(getattr(model, "adam_rate", 1e-3))
+    rate = getattr(model, "adam_rate", 1e-3)
+    if not isinstance(rate, int | float) or not 0 < rate < math.inf:
+        raise ConfigError(
+            f"{type(model).__name__}.adam_rate is {rate!r}, and no learning rate: make it a number "
+            "above 0, or set tokenizer_for_free.teach_lr"
+        )
+    return float(rate)
 
 
 LANGUAGE_MODELS = ("lstm", "transformer")  # ours; any other is the user's own

@@ -33,7 +33,7 @@ from lexfed.runtime import ray_cluster
 from lexfed.runtime.recording import Recorder
 from lexfed.runtime.store import Store
 
-# what gives a state its meaning
+# what gives a state its meaning, beside what a table itself calls `lasting`
 STATE_TABLES = ("data", "vocabulary", "model", "tokenizer", "language_model")
 
 
@@ -225,7 +225,7 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
         origin.check_ledger(kept.state, kept.state.step if folder != origin.checkpoint else None)
         for key in config.differences(origin.config(), assembly.config):
             # what gives the state its meaning must be the same in both
-            if key in ("method", "seed", "secrets") or key.split(".")[0] in STATE_TABLES:
+            if _gives_meaning(key, assembly.config):
                 raise CheckpointError(f"{source} is of another experiment: its {key} differs")
         if origin.config().apart != assembly.config.apart:
             raise CheckpointError(
@@ -249,6 +249,13 @@ def _fork(source: Path, assembly: Assembly, out: Path) -> Checkpoint:
             shutil.rmtree(unfinished.path)
             raise
     return ours
+
+
+def _gives_meaning(key: str, parsed: Config) -> bool:
+    name, _, last = key.partition(".")
+    table = parsed.options if name == parsed.entry.name else getattr(parsed, name, None)
+    lasts = last in getattr(table, "lasting", ())
+    return lasts or key in ("method", "seed", "secrets") or name in STATE_TABLES
 
 
 def _copied(origin: RunDir, kept: Checkpoint, clients: Store, target: RunDir) -> Checkpoint:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,9 +23,11 @@ from lexfed.experiment.assembly import assemble
 from lexfed.metrics import leakage
 from lexfed.models.encoder import resolve
 from lexfed.vocabulary.pretrained import load_tokenizer
+from lexfed.vocabulary.tables import vectors
+from lexfed.vocabulary.tables.rotation import rotation
 from tests.conftest import ROOT, Lexfed
 from tests.references import transformer_inputs
-from tests.unit.test_auditing import QUICK, audited, one, words
+from tests.unit.test_auditing import QUICK, SMALL, audited, one, words
 
 QUICK_SCENES = {
     name: ROOT / "experiments" / "quick" / f"{name}.toml" for name in ("agreed", "learned")
@@ -73,6 +76,26 @@ def test_a_spectrum_of_several_uploads_is_that_of_all_their_matrices() -> None:
     assert found is not None
     torch.testing.assert_close(found.values, leakage.span(*first).values)
     assert spectrum(seen, lambda name, value: False) is None
+
+
+def test_tables_in_one_position_are_read_together(lexfed: Lexfed, tmp_path: Path) -> None:
+    """Each client has one of two tables, each of which lacks a tenth of the words. Who attacks has
+    both files, and so the position that they were brought into.
+    """
+    known = vectors.load("hashed:100").head(12_000)
+    rows = known.rows(known.words).numpy()
+    other = rows @ rotation(root(6), 100).numpy() + 3
+    for name, mine, first in (("a", rows, 0), ("b", other, 1)):
+        kept = [i for i in range(len(rows)) if i % 10 != 1 + first]
+        np.savez(tmp_path / name, words=np.array(known.words)[kept], vectors=mine[kept])
+    names = [str(tmp_path / f"{name}.npz") for name in "ab"]
+    alone = (*SMALL, 'audit.methods=["fedevocab"]', 'audit.defences=["none"]')
+    settings = (*alone, f"fedevocab.vectors={json.dumps(names)}")
+    rows_of = audited(lexfed, QUICK, *words(*settings, "fedevocab.align=true"), "--attack", "span")
+    assert one(rows_of, attack="span", attacker="public files")["recall_at_n"] >= 0.8
+    apart = lexfed("audit", QUICK, *words(*settings), "--attack", "span", "--out", "apart")
+    assert apart.returncode == 2
+    assert "an audit reads one public table" in apart.stderr
 
 
 # --- encoders ------------------------------------------------------------------------------------
@@ -142,7 +165,7 @@ def test_one_sentence_is_read_from_minilm(lexfed: Lexfed, tiny: Path) -> None:
     assert one(rows, attack="rows", method="fedavg")["recall_at_n"] == 1.0
     assert one(rows, attack="rows", method="fedevocab")["nothing_to_read"] == 1
     found = one(rows, attack="span", method="fedevocab")
-    assert found["recall_at_n"] >= 0.9 > found["prior_recall_at_n"] + 0.3
+    assert found["recall_at_n"] >= 0.8 > found["prior_recall_at_n"] + 0.3
     assert one(rows, attack="sentences", method="fedevocab")["auc"] > 0.9
 
 

@@ -140,6 +140,35 @@ def test_a_kept_round_is_forked_though_the_run_went_on(tiny: Path, lexfed: Lexfe
     assert [entry["count"] for entry in summary_of(Path("b"))["ledger"]] == [2]
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "fedevocab.align=true",
+        'fedevocab.vectors=["hashed:4"]',
+        "fedevocab.size=40",
+        "defences.whiten=true",
+        "defences.rotation=shared",
+    ],
+)
+def test_a_fork_does_not_give_the_rows_that_clients_kept_another_meaning(
+    tiny: Path, lexfed: Lexfed, changed: str
+) -> None:
+    """They were taken from one table, and would be read beside another."""
+    base = ("method=fedevocab", "vocabulary.vectors=hashed:4", "rounds=1")
+    two = 'fedevocab.vectors=["hashed:4", "hashed:6"]'
+    if "align" in changed or "vectors" in changed:
+        base = (*base, two)
+    trunk = lexfed("run", tiny, "--out", "a", *sets(*base))
+    assert trunk.returncode == 0, trunk.stderr
+    fork = lexfed("run", tiny, "--from", "a", "--out", "b", *sets(*base, "rounds=2", changed))
+    assert fork.returncode == 2
+    assert f"its {changed.partition('=')[0]} differs" in fork.stderr
+    assert fork.stderr.count("\n") == 1
+    assert not Path("b").exists()
+    free = sets(*base, "rounds=2", "fedevocab.table_lr=0.2")
+    assert lexfed("run", tiny, "--from", "a", "--out", "b", *free).returncode == 0
+
+
 # --- chance ---------------------------------------------------------------------------------------
 
 

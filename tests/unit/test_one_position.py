@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +12,15 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from lexfed.core.devices import one_thread
 from lexfed.core.errors import ConfigError, DataError
 from lexfed.core.seeds import derive, numpy_generator, root
 from lexfed.learning.private_table import CHOICE, WORDS
 from lexfed.methods.fedevocab import FedeVocab, fedevocab, private_table
 from lexfed.models.model import PROJECTION, TABLE
 from lexfed.runtime.store import Store
+from lexfed.vocabulary.tables import one_position
+from lexfed.vocabulary.tables import rotation as rotations
 from lexfed.vocabulary.tables.one_position import brought_to
 from lexfed.vocabulary.tables.rotation import rotated, rotation
 from lexfed.vocabulary.tables.vectors import PublicTable
@@ -104,14 +109,56 @@ def test_a_table_gets_the_width_of_the_first_and_its_lengths(mine: int, theirs: 
     assert 0.5 * spread[1] < spread[0] < 1.6 * spread[1]
 
 
-def test_a_word_that_lies_where_no_shared_word_does_is_not_blown_up() -> None:
+@pytest.mark.parametrize("width", [1, 3, 5])
+def test_the_first_columns_of_a_table_lie_where_they_lay(width: int) -> None:
+    """In directions that have nothing to do with each other, so that a narrower table can tell of
+    its own. The others stay at the mean.
+    """
+    drawn = numpy_generator(root(3)).normal(size=(4000, D))
+    rows = (drawn * [9, 3, 1, 1, 0.5, 0.3] + [5, 0, 0, 2, 0, 0]).astype(np.float32)
+    found = np.asarray(brought_to(table(rows), table(rows[:, :width].copy())).vectors[:])
+    for column in range(width):
+        slope = np.polyfit(rows[:, column], found[:, column], 1)[0]
+        assert slope == pytest.approx(1, abs=0.02), column
+    np.testing.assert_allclose(found[:, width:].std(0) / rows[:, width:].std(0), 0, atol=0.2)
+    np.testing.assert_allclose(found.mean(0), rows.mean(0), atol=0.05)
+
+
+@pytest.mark.parametrize("width", [D, 4])
+def test_a_word_that_lies_where_no_shared_word_does_is_not_blown_up(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it leave the mean in directions that the other table does not fill."""
     rows = vectors(400)
-    flat = turned(rows, shift=0.0) @ rotation(root(1), D).numpy().T
-    flat[:390, 5] = 0.0  # the words that both have say nothing in this direction
-    found = np.asarray(brought_to(table(rows[:390]), table(flat)).vectors[:])
-    longest = float(np.linalg.norm(rows[:390], axis=1).max())
-    assert np.linalg.norm(found, axis=1).max() <= 2 * longest + 1e-3
-    assert np.linalg.norm(found[:390], axis=1).max() <= 1.2 * longest
+    flat = (turned(rows, shift=0.0) @ rotation(root(1), D).numpy().T)[:, D - width :]
+    flat[390:, -1] = 1e3
+    flat[:390, -1] = 0.0  # the words that both have say nothing in this direction
+
+    def apart() -> Floats:
+        moved = np.asarray(brought_to(table(rows[:390]), table(flat)).vectors[:])
+        return moved - rows[:390].mean(0)
+
+    found, bound = apart(), 2 * np.linalg.norm(rows[:390] - rows[:390].mean(0), axis=1).max()
+    far = np.linalg.norm(found, axis=1)
+    assert far.max() == pytest.approx(bound, rel=1e-3)
+    assert far[:390].max() <= 0.6 * bound
+    monkeypatch.setattr(one_position, "FARTHEST", 1e9)
+    blown = apart()
+    assert np.linalg.norm(blown, axis=1).max() > 10 * bound, "the pair: without a bound"
+    np.testing.assert_allclose(found[:390], blown[:390], rtol=1e-5, atol=1e-5)
+    ends = [one[390:] / np.linalg.norm(one[390:], axis=1, keepdims=True) for one in (found, blown)]
+    np.testing.assert_allclose(*ends, atol=1e-4)
+
+
+def test_several_tables_are_joined_by_rank() -> None:
+    one = PublicTable(("a", "b", "c"), np.array([[1.0], [2.0], [3.0]], np.float32))
+    two = PublicTable(("b", "d", "a", "e"), np.array([[20.0], [40.0], [10.0], [50.0]], np.float32))
+    known = one_position.joined([one, two], 10)
+    assert known.words == ("a", "b", "d", "c", "e")
+    # "b" stands higher up in the second table
+    assert known.vectors[:, 0].tolist() == [1.0, 20.0, 40.0, 3.0, 50.0]
+    assert one_position.joined([one, two], 2).words == ("a", "b")
+    assert one_position.joined([one], 2).vectors[:, 0].tolist() == [1.0, 2.0]
 
 
 def test_the_first_tables_width_is_the_models() -> None:
@@ -121,7 +168,7 @@ def test_the_first_tables_width_is_the_models() -> None:
 
 def test_tables_that_share_few_words_are_refused() -> None:
     rows = vectors(100)
-    with pytest.raises(DataError, match="have 5 words in common"):
+    with pytest.raises(DataError, match="has 5 words in common with the first"):
         brought_to(table(rows), table(turned(rows), first=95))
 
 
@@ -164,6 +211,36 @@ print(hashlib.md5(turned.tobytes() + moved.tobytes()).hexdigest())
         for threads in ("1", "2")
     }
     assert len(said) == 1
+
+
+def test_rows_are_made_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: a machine on which two give the same bits tells nothing of others."""
+    seen: list[int] = []
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        with one_thread():
+            seen.append(torch.get_num_threads())
+            yield
+
+    for module in (one_position, rotations):
+        monkeypatch.setattr(module, "one_thread", watched)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        rows = vectors(300, seed=31)
+        table_of = rotated(table(rows), rotation(root(77), D), True, True)
+        made = len(seen)
+        table_of.rows(["w1"])
+        assert len(seen) > made > 0, "to make it, and each time that rows are asked for"
+        near = brought_to(table(rows), table(turned(rows)))
+        made = len(seen)
+        near.rows(["w1"])
+        assert len(seen) > made
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}
 
 
 @pytest.mark.parametrize("names", [(), ("a.npz",), ("a.npz", "random"), ("a.npz", "a.npz")])

@@ -1,9 +1,12 @@
 """Soft targets: what the old model knew of each next word, where the tokenizers cut words otherwise."""
 
 import json
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -385,28 +388,43 @@ def test_pairs_hold_numbers_of_four_bytes() -> None:
     assert {str(one.dtype) for one in (pair.old, pair.new, pair.at_old, pair.at_new)} == {"int32"}
 
 
-def test_a_model_that_does_not_mind_them_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small(tmp_path: Path) -> dict[str, Any]:
+    """A configuration of a few users; the options of the method are still to be set."""
     lines = [json.dumps({"user": f"u{i % 7}", "text": " ".join(t)}) for i, t in enumerate(TEXTS)]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    table = {
+    data = {"name": str(tmp_path / "texts.jsonl"), "partition": "user", "clients": 3, "unseen": 2}
+    return {
         "method": "tokenizer_for_free",
         "rounds": 2,
-        "data": {
-            "name": str(tmp_path / "texts.jsonl"),
-            "partition": "user",
-            "clients": 3,
-            "unseen": 2,
-        },
+        "data": data,
         "tokenizer": {"size": 290, "start": "oracle"},
         "cohort": {"size": 2},
         "language_model": {"layers": 1, "width": 8},
-        "tokenizer_for_free": {"switch": [1], "teach_words": 10, "teach_targets": "soft"},
     }
-    assemble(config.parse(table))
+
+
+def assembled(small: Mapping[str, Any], **options: object) -> None:
+    assemble(config.parse({**small, "tokenizer_for_free": {"switch": [1], **options}}))
+
+
+def test_a_model_that_does_not_mind_them_is_refused(
+    small: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assembled(small, teach_words=10, teach_targets="soft")
     monkeypatch.setattr(LstmLanguageModel, "soft_targets", False)
-    untaught = {"switch": [1], "teach_targets": "soft"}
-    assemble(config.parse({**table, "tokenizer_for_free": untaught}))
+    assembled(small, teach_targets="soft")
     with pytest.raises(ConfigError, match="LstmLanguageModel does not"):
-        assemble(config.parse(table))
+        assembled(small, teach_words=10, teach_targets="soft")
+
+
+@pytest.mark.parametrize("rate", [0, -0.01, math.inf, math.nan, "fast", None])
+def test_a_models_own_rate_of_teaching_is_looked_at_before_the_first_round(
+    small: dict[str, Any], monkeypatch: pytest.MonkeyPatch, rate: object
+) -> None:
+    assembled(small, teach_words=10)
+    monkeypatch.setattr(LstmLanguageModel, "adam_rate", rate)
+    with pytest.raises(ConfigError, match=r"adam_rate is .* no learning rate"):
+        assembled(small, teach_words=10)
+    assembled(small)
+    assembled(small, teach_words=10, teach_lr=1e-3)

@@ -72,7 +72,8 @@ class Whitening:
         apart = rows - mean
         if not bool(apart.isfinite().all()) or not bool(apart.any()):
             raise DataError(
-                "word vectors that are all alike, or no numbers, can't be whitened: take others"
+                "word vectors that are all alike, or no numbers, can neither be whitened "
+                "(defences.whiten) nor brought into one position (fedevocab.align): take others"
             )
         with one_thread():
             values, axes = torch.linalg.eigh(apart.T @ apart / max(len(rows) - 1, 1))
