@@ -14,8 +14,9 @@ DIGITS = 5
 
 
 def differences(kept: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+    """A figure that nobody knew of then is none."""
     exact = same_machine(kept, again)
-    names = sorted((kept.keys() | again.keys()) - set(MOVES))
+    names = sorted(kept.keys() - set(MOVES))
     found = [name for name in names if not same(kept.get(name), again.get(name), exact)]
     if exact and kept["made"]["model"] != again["made"]["model"]:
         found.append("the model")

@@ -376,6 +376,9 @@ def test_whether_two_runs_are_the_same_is_told() -> None:
     assert same.likeness(kept, moved) == "differs in global_accuracy"
     older = {key: value for key, value in kept.items() if key != "made"}
     assert same.likeness(older, moved).startswith("to 5 digits")
+    more = {**kept, "a figure that is new": 1.0}
+    assert same.likeness(kept, more) == "bit for bit"
+    assert same.likeness(more, kept) == "differs in a figure that is new"
 
 
 STUDY = """\
