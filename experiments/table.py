@@ -259,8 +259,21 @@ def _git(*words: str) -> str:
 def machine() -> dict[str, str]:
     """What the last bit of a figure hangs from, besides the code."""
     said = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.+)$", said.read_text(), re.M) if said.is_file() else []
-    return {"torch": version("torch"), "cpu": names[0] if names else platform.processor()}
+    return {
+        "torch": version("torch"),
+        "cpu": processor(said.read_text() if said.is_file() else "") or platform.processor(),
+    }
+
+
+def processor(cpuinfo: str) -> str:
+    """With its generation: machines that are lent out call processors of several by one name, and
+    compiled loops add up in another order on each.
+    """
+    first = cpuinfo.partition("\n\n")[0]
+    known = dict(re.findall(r"^(model name|cpu family|model)\s*: (.+)$", first, re.M))
+    told = [known.get("model name", "")]
+    told += [f"{key} {known[key]}" for key in ("cpu family", "model") if key in known]
+    return ", ".join(one for one in told if one)
 
 
 def made(run: Path) -> dict[str, Any]:

@@ -14,11 +14,15 @@ DIGITS = 5
 
 
 def differences(kept: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
-    """A figure that nobody knew of then is none."""
-    exact = same_machine(kept, again)
+    """As far as they may not differ. A figure that nobody knew of then is none."""
+    return _differing(kept, again, exact=same_machine(kept, again))
+
+
+def _differing(kept: Mapping[str, Any], again: Mapping[str, Any], exact: bool) -> list[str]:
     names = sorted(kept.keys() - set(MOVES))
     found = [name for name in names if not same(kept.get(name), again.get(name), exact)]
-    if exact and kept["made"]["model"] != again["made"]["model"]:
+    models = [run.get("made", {}).get("model") for run in (kept, again)]
+    if exact and (None in models or models[0] != models[1]):
         found.append("the model")
     return found
 
@@ -41,8 +45,8 @@ def same(one: Any, other: Any, exact: bool) -> bool:
 
 
 def likeness(kept: Mapping[str, Any], again: Mapping[str, Any]) -> str:
+    if not _differing(kept, again, exact=True):
+        return "bit for bit"
     if differ := differences(kept, again):
         return f"differs in {', '.join(differ)}"
-    if same_machine(kept, again):
-        return "bit for bit"
-    return f"to {DIGITS} digits (another processor or torch made it)"
+    return f"to {DIGITS} digits (not known to be made by the same processor and torch)"

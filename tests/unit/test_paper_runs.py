@@ -368,6 +368,15 @@ def test_only_commits_that_lead_here_are_of_this_history(
     assert found == [True, False, False]
 
 
+def test_a_processor_is_known_by_its_generation() -> None:
+    told = "processor\t: {}\nmodel name\t: AMD EPYC\ncpu family\t: {}\nmodel\t\t: 2\n"
+    milan, turin = (f"{told.format(0, n)}\n{told.format(1, n)}\n" for n in (25, 26))
+    assert table.processor(turin) == "AMD EPYC, cpu family 26, model 2"
+    assert table.processor(milan) != table.processor(turin)
+    assert table.processor("processor\t: 0\nBogoMIPS\t: 50.00\n") == ""
+    assert table.machine()["cpu"]
+
+
 def test_whether_two_runs_are_the_same_is_told() -> None:
     made = {"torch": "2", "cpu": "c", "model": "x"}
     kept = {"seed": 0, "global_accuracy": 0.5, "made": made}
@@ -376,6 +385,9 @@ def test_whether_two_runs_are_the_same_is_told() -> None:
     assert same.likeness(kept, moved) == "differs in global_accuracy"
     older = {key: value for key, value in kept.items() if key != "made"}
     assert same.likeness(older, moved).startswith("to 5 digits")
+    elsewhere = {**kept, "made": {**made, "cpu": "d"}}
+    assert same.likeness(elsewhere, kept) == "bit for bit", "whatever made it"
+    assert same.likeness(elsewhere, moved).startswith("to 5 digits")
     more = {**kept, "a figure that is new": 1.0}
     assert same.likeness(kept, more) == "bit for bit"
     assert same.likeness(more, kept) == "differs in a figure that is new"
