@@ -106,7 +106,7 @@ def server(parts: VectorParts) -> ServerProgram:
     def rate(version: int) -> float:
         return sum(Moment(version - first, parts.rounds, options.pace).rate(options.lr)) / 2
 
-    rule = RowRule(options.rule, cap, options.reach, rate)
+    rule = RowRule(options.rule, cap, options.reach, rate, options.lr)
 
     def program(federation: Federation, seed: Seed, state: ServerState) -> Steps:
         old, tables = read_tables(Path(options.start)) if options.start else (None, {})

@@ -60,6 +60,7 @@ class RowRule:
     reach: float = math.inf  # add_rare, in_turn
     # in_turn: the learning rate of the pairs that a version was made of
     rate: Callable[[int], float] = lambda version: 0.0
+    lr: float = 1.0  # row_adagrad: its division takes the clients' own out of their steps
 
     def release(
         self, total: Update, asked: Asked, state: Params, noise: Seed
@@ -99,7 +100,8 @@ class RowRule:
                 f"{SQUARES}/{name}", torch.zeros(len(kept[f"{CHANGED}/{name}"]))
             )
             squares[rows.ids] += rows.values.square().mean(1)
-            return rows.values.div_(squares[rows.ids].sqrt().clamp_min(1e-8)[:, None])
+            scale = self.lr / squares[rows.ids].sqrt().clamp_min(1e-8)
+            return rows.values.mul_(scale[:, None])
         if self.rule == "in_turn":
             return self._within_reach(rows.values, rows)
         # row_cap: as if the row had been moved `cap` times at most

@@ -396,13 +396,26 @@ def test_row_adagrad_divides_by_what_has_been() -> None:
         return {"delta/input": rows([[3.0, 4.0]], [1], [1]), "nodes": torch.tensor(1.0)}
 
     state = start({"input": torch.zeros(2, 2)}, False)
-    rule = RowRule("row_adagrad", 1.0)
+    rule = RowRule("row_adagrad", 1.0, lr=0.5)
     first, state = rule.release(total(), EXCHANGE, state, b"")
     second, _ = rule.release(total(), EXCHANGE, state, b"")
     assert isinstance(first["input"], Rows)
     assert isinstance(second["input"], Rows)
-    assert torch.allclose(first["input"].values, torch.tensor([[3.0, 4.0]]) / 12.5**0.5)
-    assert torch.allclose(second["input"].values, torch.tensor([[3.0, 4.0]]) / 25**0.5)
+    assert torch.allclose(first["input"].values, 0.5 * torch.tensor([[3.0, 4.0]]) / 12.5**0.5)
+    assert torch.allclose(second["input"].values, 0.5 * torch.tensor([[3.0, 4.0]]) / 25**0.5)
+
+
+def test_row_adagrad_learns_at_the_rate_that_it_is_given(corpus: Path, tmp_path: Path) -> None:
+    """Clients send steps of that length already, and the division takes it out of them again. At a
+    rate of 1, where it was before, the first step ends a run: a row of 200 numbers becomes 14 long.
+    """
+    mode = ("word2vec.mode=fedsgd", "word2vec.rule=row_adagrad", "word2vec.steps=2", "rounds=1")
+
+    def moved(lr: float) -> float:
+        *_, last = states(built(corpus, *mode, f"word2vec.lr={lr}"), tmp_path / str(lr))
+        return float(last.params[OUTPUT].norm())
+
+    assert moved(0.02) == pytest.approx(0.2 * moved(0.1), rel=0.3)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e6])
